@@ -1,0 +1,41 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both need only Python 3.11+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint types format clean
+
+demo: .venv/.runtime
+	$(BIN)/relbo reproduce figure1 --out out/figure1
+	$(BIN)/relbo reproduce poisson --out out/poisson
+
+test: lint types
+	$(BIN)/python -m pytest -n 2 -q
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -n 2 -q -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relbo needs Python 3.11 or newer, got " + sys.version.split()[0] + "; pass PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/.runtime: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.dev: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ .venv/.runtime
+
+clean:
+	rm -rf .venv out build dist

@@ -1,0 +1,50 @@
+"""Refusals in one sentence: what was expected, what was got, what to do."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noqa: FBT001
+    """Raises `ValueError` naming the setting, what it must be and what it was."""
+    if not condition:
+        raise ValueError(f"{what} must be {expected}, got {got!r}.")
+
+
+def is_int(value: Any, *, at_least: int) -> bool:
+    """Whether `value` is a plain integer no smaller than `at_least`."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= at_least
+
+
+def is_real(value: Any) -> bool:
+    """Whether `value` is one real number other than NaN."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def batch_size(x: PyTree, index: Array) -> int:
+    """The common first axis of a batch, or a `ValueError` that shows what disagrees."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x)]
+    if np.ndim(index) != 1:
+        raise ValueError(f"batch.index must have shape (b,), got {np.shape(index)}.")
+    size = np.shape(index)[0]
+    if not shapes or any(len(shape) == 0 or shape[0] != size for shape in shapes):
+        raise ValueError(
+            f"every leaf of batch.x must have the batch as its first axis, of length {size} like "
+            f"batch.index; got leaves of shapes {shapes}."
+        )
+    return size
+
+
+def rows_in_range(index: Array, num_data: int) -> None:
+    """Refuses rows outside the dataset; only a concrete index can be checked here."""
+    if isinstance(index, jax.core.Tracer):
+        return
+    low, high = int(np.min(index, initial=0)), int(np.max(index, initial=0))
+    if low < 0 or high >= num_data:
+        raise ValueError(
+            f"batch.index must lie in [0, {num_data}), the num_data given to init; got values from {low} to "
+            f"{high}. Pass the size of the whole dataset to init, or row numbers that start at 0."
+        )

@@ -1,0 +1,96 @@
+r"""The score-function family: every black-box method is two vectors of coefficients.
+
+    gradient = sum_k c^p_k grad_theta log p(x, z_k) + c^q_k grad_phi log q(z_k | x)
+
+A file of this family says which z to draw and which coefficients they get; this base does one forward pass and one
+backward pass for all of them.
+"""
+
+import abc
+from typing import Generic, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from relbo._check import batch_size
+from relbo._types import Batch, Coefficients, Draws, Info, Pair, Streams, split_streams
+from relbo.estimators.base import AbstractEstimator, check_requirement
+from relbo.models.base import AbstractProposal
+from relbo.rejection import draw_grid
+
+State = TypeVar("State")
+
+
+class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
+    """An estimator that supplies `start`, `draw` and `coefficients`."""
+
+    @abc.abstractmethod
+    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
+        """State before the first step."""
+
+    @abc.abstractmethod
+    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[Draws, State]:
+        """The z of this step, (b, K, ...), as constants of differentiation."""
+
+    @abc.abstractmethod
+    def coefficients(
+        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: State, batch: Batch
+    ) -> tuple[Coefficients, State, Info]:
+        """The weights c^p and c^q of the draws, given their log densities."""
+
+    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
+        """State before the first step, for a dataset of `num_data` rows."""
+        check_requirement(self, pair)
+        return self.start(key, pair, num_data)
+
+    def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
+        """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
+        batch_size(batch.x, batch.index)
+        draws, state = self.draw(split_streams(key), pair, state, batch)
+        z = jax.lax.stop_gradient(draws.z)
+        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, batch.x, z), pair)
+        weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
+        (grads,) = pull_back(tuple(mean_over_valid(c, info.valid) for c in weights))
+        return grads, state, info
+
+
+def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:
+    """Coefficients of the mean over valid rows; the others weigh nothing, even where theirs are not numbers."""
+    return jnp.where(valid[:, None], c, 0) / jnp.maximum(jnp.sum(valid), 1).astype(c.dtype)
+
+
+def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"], Float[Array, "b k"]]:
+    """Log p(x, z) and log q(z | x) of K draws for each of b datapoints."""
+
+    def one(x: PyTree, z: PyTree) -> tuple[Array, Array]:
+        log_p, log_q = pair.model.log_joint(x, z), pair.proposal.log_prob(z, x)
+        if jnp.shape(log_p) != () or jnp.shape(log_q) != ():
+            raise ValueError(
+                "model.log_joint(x, z) and proposal.log_prob(z, x) must return one number for one x and one z, got "
+                f"shapes {jnp.shape(log_p)} and {jnp.shape(log_q)}. Sum over the parts of z and x inside them."
+            )
+        return log_p, log_q
+
+    return jax.vmap(lambda x, zs: jax.vmap(lambda z: one(x, z))(zs))(x, z)
+
+
+def draw_iid(key: PRNGKeyArray, proposal: AbstractProposal, x: PyTree, num_samples: int) -> Draws:
+    """K independent draws from q for each datapoint."""
+    num_rows = jax.tree.leaves(x)[0].shape[0]
+    return Draws(draw_grid(key, proposal.sample, x, num_rows, num_samples))
+
+
+def plain_info(bound: Float[Array, " b"], num_samples: int) -> Info:
+    """Info of an estimator that uses every one of its `num_samples` proposals."""
+    return Info(
+        bound=bound,
+        valid=jnp.ones(bound.shape, bool),
+        num_proposals=jnp.full(bound.shape, num_samples, jnp.int32),
+    )
+
+
+def leave_one_out(values: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """(v_k - mean v) / (K - 1), which is (v_k - mean of the others) / K: an unbiased covariance with what it weighs."""
+    return (values - jnp.mean(values, axis=-1, keepdims=True)) / (values.shape[-1] - 1)

@@ -1,0 +1,128 @@
+r"""The oracle: every quantity of the method by enumeration, for a finite latent space.
+
+Use it to check your own small models. `support` lists all states of z, stacked along the first axis of each leaf.
+All functions take one x and are differentiable in `pair`, so `jax.grad` (or `gradient` below) gives exact gradients.
+
+    >>> support = exact.binary_states(3)
+    >>> exact.log_evidence(pair.model, x, support)
+    >>> exact.gradient(exact.r_elbo, pair, x, support, 0.0)
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from relbo._check import is_int, require
+from relbo._types import Pair
+from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
+from relbo.models.base import AbstractModel, AbstractProposal
+
+Support = PyTree[Shaped[Array, "n ..."]]
+
+
+def binary_states(num_bits: int) -> Float[Array, "n d"]:
+    """All 2^d vectors of d bits, as floats."""
+    return jnp.asarray(np.array(list(itertools.product((0.0, 1.0), repeat=num_bits))), jnp.result_type(float))
+
+
+def tuples(num_states: int, size: int) -> np.ndarray:
+    """All ordered tuples of `size` state numbers, (num_states^size, size)."""
+    require(is_int(size, at_least=1), "size", "an integer >= 1", size)
+    require(
+        num_states**size <= 50_000_000, "num_states ** size", "at most 50,000,000 to enumerate", num_states**size
+    )
+    return np.indices((num_states,) * size).reshape(size, -1).T
+
+
+def log_joint(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, " n"]:
+    """Log p(x, z) of every state."""
+    return jax.vmap(lambda z: model.log_joint(x, z))(support)
+
+
+def log_proposal(proposal: AbstractProposal, x: PyTree, support: Support) -> Float[Array, " n"]:
+    """Log q(z | x) of every state."""
+    return jax.vmap(lambda z: proposal.log_prob(z, x))(support)
+
+
+def log_evidence(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, ""]:
+    """Log p(x) = log sum_z p(x, z)."""
+    return logsumexp(log_joint(model, x, support))
+
+
+def log_posterior(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, " n"]:
+    """Log p(z | x) of every state."""
+    joint = log_joint(model, x, support)
+    return joint - logsumexp(joint)
+
+
+def _log_kept(
+    pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None
+) -> Float[Array, " n"]:
+    # log q a, the unnormalised r
+    acceptance = Soft() if acceptance is None else acceptance
+    log_p, log_q = log_joint(pair.model, x, support), log_proposal(pair.proposal, x, support)
+    return log_q + acceptance.log_prob(log_odds_of(log_p, log_q, jnp.asarray(t, log_p.dtype)))
+
+
+def log_z(
+    pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
+) -> Float[Array, ""]:
+    """Log Z_R = log E_q[a], the log of the mean acceptance rate."""
+    return logsumexp(_log_kept(pair, x, support, t, acceptance))
+
+
+def log_resampled(
+    pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
+) -> Float[Array, " n"]:
+    """Log r(z | x) of every state, r = q a / Z_R."""
+    kept = _log_kept(pair, x, support, t, acceptance)
+    return kept - logsumexp(kept)
+
+
+def _expect(log_prob: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, ""]:
+    # states of probability 0 count for nothing, even where the value is infinite
+    possible = log_prob > -jnp.inf
+    return jnp.sum(jnp.where(possible, jnp.exp(log_prob) * jnp.where(possible, values, 0), 0))
+
+
+def kl(
+    pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
+) -> Float[Array, ""]:
+    """KL(r || p(z | x)) in nats."""
+    log_r = log_resampled(pair, x, support, t, acceptance)
+    return _expect(log_r, log_r - log_posterior(pair.model, x, support))
+
+
+def elbo(pair: Pair, x: PyTree, support: Support) -> Float[Array, ""]:
+    """E_q[log p - log q]."""
+    log_q = log_proposal(pair.proposal, x, support)
+    return _expect(log_q, log_joint(pair.model, x, support) - log_q)
+
+
+def r_elbo(
+    pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
+) -> Float[Array, ""]:
+    """The resampled ELBO, E_r[log p - log r] = log p(x) - KL(r || p(z | x))."""
+    log_r = log_resampled(pair, x, support, t, acceptance)
+    return _expect(log_r, log_joint(pair.model, x, support) - log_r)
+
+
+def iwae(pair: Pair, x: PyTree, support: Support, num_samples: int) -> Float[Array, ""]:
+    """The k-sample bound E_q log mean_k w, summed over all n^k tuples: for small k only."""
+    log_q = log_proposal(pair.proposal, x, support)
+    log_w = log_joint(pair.model, x, support) - log_q
+    index = tuples(log_q.shape[0], num_samples)
+    bound = logsumexp(log_w[index], axis=-1) - np.log(num_samples)
+    return jnp.sum(jnp.exp(jnp.sum(log_q[index], axis=-1)) * bound)
+
+
+def gradient(quantity: Callable[..., Float[Array, ""]], pair: Pair, *args: Any) -> Pair:
+    """The exact gradient of one of the functions above in the arrays of `pair`, shaped like `pair`."""
+    return eqx.filter_grad(lambda p: quantity(p, *args))(pair)

@@ -1,0 +1,63 @@
+"""What a user writes: a model and a proposal, for one x and one z at a time.
+
+Batches come from `jax.vmap`. Both x and z may be any pytree of arrays.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from relbo import units
+
+Layers = tuple[Float[Array, " _"], ...]
+"""One vector for each stochastic layer, the one next to x first."""
+
+
+class AbstractModel(eqx.Module):
+    """The joint density p_theta(x, z); its arrays are theta."""
+
+    @abc.abstractmethod
+    def log_joint(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
+        """Log p(x, z) in nats; it may be unnormalised, and -inf where z is impossible."""
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
+        """Draws (x, z) from the model."""
+
+
+class AbstractProposal(eqx.Module):
+    """The proposal q_phi(z | x), normalised; its arrays are phi."""
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray, x: PyTree) -> PyTree:
+        """Draws z from q(z | x)."""
+
+    @abc.abstractmethod
+    def log_prob(self, z: PyTree, x: PyTree) -> Float[Array, ""]:
+        """Log q(z | x) in nats."""
+
+
+class AbstractBernoulliProposal(AbstractProposal):
+    """A proposal made of layers of Bernoulli units, z = (h_1, ..., h_L); all that path-wise estimators need.
+
+    A subclass supplies `rollout` and `noise`; sampling and scoring follow from them.
+    """
+
+    @abc.abstractmethod
+    def rollout(self, noise: Layers, x: PyTree, unit: units.Unit) -> tuple[Layers, Layers]:
+        """Runs the network upwards, `unit(logits, noise)` deciding each layer; returns (values, logits)."""
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray) -> Layers:
+        """Uniform noise on (0, 1) for every unit."""
+
+    def sample(self, key: PRNGKeyArray, x: PyTree) -> Layers:
+        """Draws z from q(z | x)."""
+        return self.rollout(self.noise(key), x, units.hard)[0]
+
+    def log_prob(self, z: Layers, x: PyTree) -> Float[Array, ""]:
+        """Log q(z | x), the logits being those at z itself."""
+        values, logits = self.rollout(z, x, units.replay)
+        return sum(jax.tree.map(units.log_bernoulli, values, logits)[1:], units.log_bernoulli(values[0], logits[0]))

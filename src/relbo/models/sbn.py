@@ -1,0 +1,169 @@
+r"""Sigmoid belief networks and their mirrored inference networks.
+
+    p(x, h) = p(h_L) p(h_{L-1} | h_L) ... p(h_1 | h_2) p(x | h_1),     q(h | x) = q(h_1 | x) q(h_2 | h_1) ...
+
+Every conditional is a vector of independent Bernoulli units whose logits are affine in the layer before, or tanh
+layers of the same width in between. Binary values enter as 2h - 1, the data centred by their training mean; the
+output bias starts at the logit of the pixel means, the top prior is learned from zero, weights are Glorot uniform.
+
+References:
+    Neal (1992), "Connectionist learning of belief networks".
+    Grover et al. (2018), "Variational Rejection Sampling", section 5.2 and appendix.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from relbo._check import is_int, require
+from relbo._types import Pair
+from relbo.models.base import AbstractBernoulliProposal, AbstractModel, Layers
+from relbo.units import Unit, log_bernoulli
+
+
+class Affine(eqx.Module):
+    """W v + b, with Glorot uniform weights and zero bias."""
+
+    weight: Float[Array, "out in"]
+    bias: Float[Array, " out"]
+
+    @classmethod
+    def glorot(cls, key: PRNGKeyArray, size_in: int, size_out: int) -> "Affine":
+        """Weights uniform on +-sqrt(6 / (in + out))."""
+        limit = (6 / (size_in + size_out)) ** 0.5
+        weight = jax.random.uniform(key, (size_out, size_in), minval=-limit, maxval=limit)
+        return cls(weight, jnp.zeros(size_out, weight.dtype))
+
+    def apply(self, v: Float[Array, " in"]) -> Float[Array, " out"]:
+        """The affine map of one vector."""
+        return self.weight @ v + self.bias
+
+
+class Conditional(eqx.Module):
+    """Logits of a layer given the one before: affine, after `num_hidden` tanh layers of the output's width."""
+
+    hidden: tuple[Affine, ...]
+    output: Affine
+
+    @classmethod
+    def glorot(cls, key: PRNGKeyArray, size_in: int, size_out: int, num_hidden: int) -> "Conditional":
+        """Fresh weights."""
+        keys = jax.random.split(key, num_hidden + 1)
+        sizes = [size_in] + [size_out] * num_hidden
+        hidden = tuple(Affine.glorot(k, s, size_out) for k, s in zip(keys[:-1], sizes, strict=False))
+        return cls(hidden, Affine.glorot(keys[-1], sizes[-1], size_out))
+
+    def logits(self, v: Float[Array, " in"]) -> Float[Array, " out"]:
+        """The logits of the next layer."""
+        for layer in self.hidden:
+            v = jnp.tanh(layer.apply(v))
+        return self.output.apply(v)
+
+
+def _signed(h: Float[Array, " d"]) -> Float[Array, " d"]:
+    return 2 * h - 1
+
+
+class SBN(AbstractModel):
+    """The generative network p(x, h_1, ..., h_L); `downward[l]` gives layer l (x for l = 0) from layer l + 1."""
+
+    downward: tuple[Conditional, ...]
+    prior: Float[Array, " top"]
+    """Logits of the top layer."""
+
+    def log_joint(self, x: Float[Array, " d"], z: Layers) -> Float[Array, ""]:
+        """Log p(x, h) in nats."""
+        log_p = log_bernoulli(z[-1], self.prior)
+        for below, conditional, above in zip((x, *z[:-1]), self.downward, z, strict=True):
+            log_p = log_p + log_bernoulli(below, conditional.logits(_signed(above)))
+        return log_p
+
+    def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Layers]:
+        """Ancestral sampling from the top."""
+        keys = jax.random.split(key, len(self.downward) + 1)
+
+        def draw(k: PRNGKeyArray, logits: Array) -> Array:
+            return jax.random.bernoulli(k, jax.nn.sigmoid(logits)).astype(logits.dtype)
+
+        layers = [draw(keys[0], self.prior)]
+        for k, conditional in zip(keys[1:], reversed(self.downward), strict=True):
+            layers.append(draw(k, conditional.logits(_signed(layers[-1]))))
+        x, *z = reversed(layers)
+        return x, tuple(z)
+
+    def mean_x(self, z: Layers) -> Float[Array, " d"]:
+        """E[x | h_1], for pictures."""
+        return jax.nn.sigmoid(self.downward[0].logits(_signed(z[0])))
+
+
+class SBNProposal(AbstractBernoulliProposal):
+    """The inference network q(h_1 | x) q(h_2 | h_1) ...; `upward[l]` gives the logits of h_{l+1}."""
+
+    upward: tuple[Conditional, ...]
+    data_mean: Float[Array, " d"]
+    """Centres x; a constant, not trained."""
+
+    def rollout(self, noise: Layers, x: Float[Array, " d"], unit: Unit) -> tuple[Layers, Layers]:
+        """Runs the network upwards with the given unit; returns (values, logits)."""
+        values: list[Array] = []
+        logits: list[Array] = []
+        below = x - jax.lax.stop_gradient(self.data_mean)
+        for layer_noise, conditional in zip(noise, self.upward, strict=True):
+            logits.append(conditional.logits(below))
+            values.append(unit(logits[-1], layer_noise))
+            below = _signed(values[-1])
+        return tuple(values), tuple(logits)
+
+    def noise(self, key: PRNGKeyArray) -> Layers:
+        """Uniform noise for every unit."""
+        biases = [conditional.output.bias for conditional in self.upward]
+        keys = jax.random.split(key, len(biases))
+        return tuple(jax.random.uniform(k, b.shape, b.dtype) for k, b in zip(keys, biases, strict=True))
+
+
+def sbn(
+    key: PRNGKeyArray,
+    widths: Sequence[int],
+    data_mean: Float[Array, " d"],
+    *,
+    num_hidden: int = 0,
+) -> Pair:
+    """A sigmoid belief network and its mirrored inference network.
+
+    Args:
+        key: randomness of the initial weights.
+        widths: units of each stochastic layer, the one next to the data first.
+        data_mean: mean of each binary observable over the training set.
+        num_hidden: deterministic tanh layers inside each conditional; 0 is the paper's linear network.
+
+    Returns:
+        A `Pair` whose z is a tuple of one vector of 0s and 1s for each layer.
+    """
+    require(
+        len(widths) > 0 and all(is_int(w, at_least=1) for w in widths),
+        "sbn: widths",
+        "a non-empty list of integers >= 1",
+        widths,
+    )
+    require(is_int(num_hidden, at_least=0), "sbn: num_hidden", "an integer >= 0", num_hidden)
+    mean = jnp.asarray(data_mean)
+    mean = mean.astype(jnp.result_type(float) if not jnp.issubdtype(mean.dtype, jnp.floating) else mean.dtype)
+    require(mean.ndim == 1 and mean.size > 0, "sbn: data_mean", "a vector with one mean per observable", mean.shape)
+
+    sizes = [mean.size, *widths]
+    key_down, key_up = jax.random.split(key)
+    keys_down, keys_up = jax.random.split(key_down, len(widths)), jax.random.split(key_up, len(widths))
+    steps = list(zip(sizes[:-1], sizes[1:], strict=True))
+    downward = [Conditional.glorot(k, above, below, num_hidden) for k, (below, above) in zip(keys_down, steps, strict=True)]
+    upward = [Conditional.glorot(k, below, above, num_hidden) for k, (below, above) in zip(keys_up, steps, strict=True)]
+
+    share = jnp.clip(mean, 0.001, 0.999)
+    downward[0] = eqx.tree_at(lambda c: c.output.bias, downward[0], jnp.log(share) - jnp.log1p(-share))
+    pair = Pair(
+        SBN(tuple(downward), jnp.zeros(widths[-1])),
+        SBNProposal(tuple(upward), mean),
+    )
+    return jax.tree.map(lambda leaf: leaf.astype(mean.dtype), pair)

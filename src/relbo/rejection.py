@@ -1,0 +1,221 @@
+r"""The rejection sampler (Algorithm 1), without stragglers.
+
+Every row i owns an endless stream of proposals: the j-th uses the keys fold_in(fold_in(key, i), j), so it is the
+same whoever asks for it and whenever. A row's draws are the *first* S accepted in its stream. Hence they are iid
+from r(z) proportional to q(z) a(z), and they depend neither on the other rows nor on the schedule below.
+
+Schedule. The first round evaluates S proposals of every row, none of which can be wasted. What is left is done in
+rounds of a few fixed widths, always one compiled program: a row asks for as many lanes as it still misses draws,
+or for a fixed fraction of what it has drawn so far if that is more (so that what it may overdraw is bounded by
+that fraction), the rows that have drawn least are served first, and each round has the greatest width that the
+demand fills.
+
+Reference:
+    Grover et al. (2018), "Variational Rejection Sampling", Algorithm 1, https://arxiv.org/abs/1804.01712.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+
+from relbo._check import is_int, require
+from relbo._types import Streams
+
+OVERDRAW = 0.2
+"""A row asks for at most this fraction of its proposals so far beyond the draws that it misses."""
+NARROWEST, WIDTH_RATIO = 8, 4
+"""Round widths are NARROWEST * WIDTH_RATIO^i: the last few draws are found in rounds of 8 lanes."""
+
+
+class LogProbs(NamedTuple):
+    """Log densities of one proposal."""
+
+    log_p: Float[Array, "*s"]
+    log_q: Float[Array, "*s"]
+
+
+class Accepted(NamedTuple):
+    """What the sampler returns."""
+
+    z: PyTree[Shaped[Array, "b s ..."]]
+    """The first S accepted proposals of each row, iid from r; undefined where `exhausted`."""
+    num_proposals: Int[Array, " b"]
+    """N, the proposals up to and including the S-th acceptance (the cap where `exhausted`)."""
+    exhausted: Bool[Array, " b"]
+    """Rows that drew max_rounds * S proposals without S acceptances."""
+    first: LogProbs
+    """(b, S) log densities of the first S proposals of each row: iid from q, accepted or not."""
+    num_evaluated: Int[Array, ""]
+    """Proposals evaluated for the whole batch, the wasted ones included."""
+
+
+class _Progress(NamedTuple):
+    z: PyTree
+    accepted: Int[Array, " b"]
+    drawn: Int[Array, " b"]
+    num_proposals: Int[Array, " b"]
+    evaluated: Int[Array, ""]
+    nan_p: Bool[Array, ""]
+    nan_q: Bool[Array, ""]
+
+
+def row_keys(key: PRNGKeyArray, num_rows: int) -> PRNGKeyArray:
+    """The key of each row's stream."""
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
+
+
+def _log_uniform(key: PRNGKeyArray, dtype: jnp.dtype) -> Array:
+    # log U from 32 bits: a 24-bit uniform is 0 once in 2^23 and would then accept anything
+    bits = jax.random.bits(key, dtype=jnp.uint32).astype(dtype)
+    return jnp.log(bits + jnp.asarray(0.5, dtype)) - jnp.asarray(32 * 0.6931471805599453, dtype)
+
+
+def draw_grid(key: PRNGKeyArray, propose: Callable, rows: PyTree, num_rows: int, num_samples: int) -> PyTree:
+    """The first `num_samples` proposals of every row, (b, S, ...); what x alone decides is computed once per x."""
+
+    def one_row(row_key: PRNGKeyArray, row: PyTree) -> PyTree:
+        keys = row_keys(row_key, num_samples)
+        return jax.vmap(lambda k: propose(k, row))(keys)
+
+    return jax.vmap(one_row)(row_keys(key, num_rows), rows)
+
+
+def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
+    """Round widths for a batch, narrowest first."""
+    widths = [NARROWEST]
+    while widths[-1] * WIDTH_RATIO <= max(num_rows * num_samples, NARROWEST * WIDTH_RATIO**2):
+        widths.append(widths[-1] * WIDTH_RATIO)
+    return tuple(widths)
+
+
+def sample(
+    streams: Streams,
+    rows: PyTree[Shaped[Array, "b ..."]],
+    propose: Callable[[PRNGKeyArray, PyTree], PyTree],
+    log_accept: Callable[[PyTree, PyTree], tuple[Array, LogProbs]],
+    *,
+    num_samples: int,
+    max_rounds: int,
+    throw: bool = True,
+    widths: tuple[int, ...] | None = None,
+) -> Accepted:
+    """Draws `num_samples` accepted proposals for every row.
+
+    Args:
+        streams: keys; `propose` and `accept` are used.
+        rows: what `propose` and `log_accept` need for each row, for instance (x, T).
+        propose: `(key, row) -> z`, a draw from q.
+        log_accept: `(row, z) -> (log a(z), LogProbs)`.
+        num_samples: S, accepted draws per row.
+        max_rounds: a row gives up after max_rounds * S proposals.
+        throw: raise when a row gives up; else only flag it in `exhausted`. A NaN log density always raises.
+        widths: round widths, narrowest first; by default chosen for the batch. They change the cost, not the draws.
+
+    Returns:
+        An `Accepted`.
+    """
+    require(is_int(num_samples, at_least=1), "num_samples", "an integer >= 1", num_samples)
+    require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    widths = widths_for(num_rows, num_samples) if widths is None else widths
+    cap = max_rounds * num_samples
+    propose_keys, accept_keys = row_keys(streams.propose, num_rows), row_keys(streams.accept, num_rows)
+
+    def judge(accept_key: PRNGKeyArray, row: PyTree, z: PyTree) -> tuple[Array, LogProbs]:
+        log_a, log_probs = log_accept(row, z)
+        return _log_uniform(accept_key, log_a.dtype) <= log_a, log_probs
+
+    def first_round() -> tuple[_Progress, LogProbs]:
+        z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
+        keys = jax.vmap(lambda k: row_keys(k, num_samples))(accept_keys)
+        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(keys, rows, z)
+        rank = jnp.cumsum(accept, axis=1, dtype=jnp.int32)
+        slot = jnp.where(accept, rank - 1, num_samples)
+        lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], slot.shape)
+        done = rank[:, -1] == num_samples
+        return _Progress(
+            z=jax.tree.map(lambda v: jnp.zeros_like(v).at[lanes, slot].set(v, mode="drop"), z),
+            accepted=rank[:, -1],
+            drawn=jnp.full(num_rows, num_samples, jnp.int32),
+            num_proposals=jnp.where(done, num_samples, cap).astype(jnp.int32),
+            evaluated=jnp.asarray(num_rows * num_samples, jnp.int32),
+            nan_p=jnp.any(jnp.isnan(first.log_p)),
+            nan_q=jnp.any(jnp.isnan(first.log_q)),
+        ), first
+
+    def demand(progress: _Progress) -> Int[Array, " b"]:
+        missing = num_samples - progress.accepted
+        wish = jnp.maximum(missing, (OVERDRAW * progress.drawn.astype(jnp.float32)).astype(jnp.int32))
+        return jnp.where(missing > 0, jnp.minimum(wish, cap - progress.drawn), 0)
+
+    def one_round(width: int, progress: _Progress) -> _Progress:
+        wish = demand(progress)
+        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1))
+        ends = jnp.cumsum(wish[order], dtype=jnp.int32)
+        lane = jnp.arange(width, dtype=jnp.int32)
+        place = jnp.minimum(jnp.searchsorted(ends, lane, side="right"), num_rows - 1)
+        row = order[place]
+        live = lane < ends[-1]
+        start = (ends - wish[order])[place]  # first lane of this row
+        position = progress.drawn[row] + lane - start
+
+        fold = jax.vmap(jax.random.fold_in)
+        own = jax.tree.map(lambda leaf: leaf[row], rows)
+        z = jax.vmap(propose)(fold(propose_keys[row], position), own)
+        accept, log_probs = jax.vmap(judge)(fold(accept_keys[row], position), own, z)
+        accept = accept & live
+
+        count = jnp.cumsum(accept, dtype=jnp.int32)
+        before = count[start] - accept[start].astype(jnp.int32)
+        slot = progress.accepted[row] + count - before - 1
+        slot = jnp.where(accept, jnp.minimum(slot, num_samples), num_samples)
+        last = jnp.where(slot == num_samples - 1, row, num_rows)
+        served = jnp.zeros(num_rows, jnp.int32).at[row].add(live.astype(jnp.int32))
+        won = jnp.zeros(num_rows, jnp.int32).at[row].add(accept.astype(jnp.int32))
+        return _Progress(
+            z=jax.tree.map(lambda kept, new: kept.at[row, slot].set(new, mode="drop"), progress.z, z),
+            accepted=jnp.minimum(progress.accepted + won, num_samples),
+            drawn=progress.drawn + served,
+            num_proposals=progress.num_proposals.at[last].set(position + 1, mode="drop"),
+            evaluated=progress.evaluated + width,
+            nan_p=progress.nan_p | jnp.any(jnp.isnan(log_probs.log_p) & live),
+            nan_q=progress.nan_q | jnp.any(jnp.isnan(log_probs.log_q) & live),
+        )
+
+    def unfinished(progress: _Progress) -> Bool[Array, ""]:
+        return jnp.any(demand(progress) > 0) & ~progress.nan_p & ~progress.nan_q
+
+    def step(progress: _Progress) -> _Progress:
+        total = jnp.sum(demand(progress))
+        chosen = jnp.sum(total >= jnp.asarray(widths[1:], total.dtype)) if len(widths) > 1 else 0
+        return jax.lax.switch(chosen, [lambda p, w=w: one_round(w, p) for w in widths], progress)
+
+    progress, first = first_round()
+    progress = jax.lax.while_loop(unfinished, step, progress)
+    exhausted = progress.accepted < num_samples
+    result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated)
+    return _refuse_failures(result, progress, num_samples, max_rounds, throw=throw)
+
+
+def _refuse_failures(
+    result: Accepted, progress: _Progress, num_samples: int, max_rounds: int, *, throw: bool
+) -> Accepted:
+    result = eqx.error_if(
+        result, progress.nan_p, "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal."
+    )
+    result = eqx.error_if(
+        result, progress.nan_q, "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal."
+    )
+    if not throw:
+        return result
+    return eqx.error_if(
+        result,
+        jnp.any(result.exhausted),
+        f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "
+        f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so that "
+        "more is accepted, increase max_rounds, or pass throw=False to leave such rows out of the gradient.",
+    )
