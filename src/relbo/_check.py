@@ -21,7 +21,9 @@ def is_int(value: Any, *, at_least: int) -> bool:
 
 def is_real(value: Any) -> bool:
     """Whether `value` is one real number other than NaN."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
+    return (
+        isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
+    )
 
 
 def batch_size(x: PyTree, index: Array) -> int:

@@ -36,7 +36,10 @@ def tuples(num_states: int, size: int) -> np.ndarray:
     """All ordered tuples of `size` state numbers, (num_states^size, size)."""
     require(is_int(size, at_least=1), "size", "an integer >= 1", size)
     require(
-        num_states**size <= 50_000_000, "num_states ** size", "at most 50,000,000 to enumerate", num_states**size
+        num_states**size <= 50_000_000,
+        "num_states ** size",
+        "at most 50,000,000 to enumerate",
+        num_states**size,
     )
     return np.indices((num_states,) * size).reshape(size, -1).T
 

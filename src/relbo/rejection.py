@@ -132,7 +132,9 @@ def sample(
     def first_round() -> tuple[_Progress, LogProbs]:
         z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
         keys = jax.vmap(lambda k: row_keys(k, num_samples))(accept_keys)
-        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(keys, rows, z)
+        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(
+            keys, rows, z
+        )
         rank = jnp.cumsum(accept, axis=1, dtype=jnp.int32)
         slot = jnp.where(accept, rank - 1, num_samples)
         lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], slot.shape)
@@ -205,10 +207,14 @@ def _refuse_failures(
     result: Accepted, progress: _Progress, num_samples: int, max_rounds: int, *, throw: bool
 ) -> Accepted:
     result = eqx.error_if(
-        result, progress.nan_p, "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal."
+        result,
+        progress.nan_p,
+        "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.",
     )
     result = eqx.error_if(
-        result, progress.nan_q, "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal."
+        result,
+        progress.nan_q,
+        "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.",
     )
     if not throw:
         return result

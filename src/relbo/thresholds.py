@@ -40,7 +40,12 @@ class AbstractThreshold(eqx.Module, Generic[State]):
 
     @abc.abstractmethod
     def follow(
-        self, state: State, batch: Batch, t: Float[Array, " b"], first: LogProbs, acceptance: AbstractAcceptance
+        self,
+        state: State,
+        batch: Batch,
+        t: Float[Array, " b"],
+        first: LogProbs,
+        acceptance: AbstractAcceptance,
     ) -> State:
         """Learns from the first S proposals of each row, after the step has used `t`."""
 
@@ -72,7 +77,10 @@ class Fixed(AbstractThreshold[FixedState]):
 
     def __check_init__(self) -> None:
         require(
-            is_real(self.value) and self.value > -float("inf"), "Fixed: T", "a real number or +inf", self.value
+            is_real(self.value) and self.value > -float("inf"),
+            "Fixed: T",
+            "a real number or +inf",
+            self.value,
         )
 
     def init(self, num_data: int) -> FixedState:
@@ -86,7 +94,12 @@ class Fixed(AbstractThreshold[FixedState]):
         return jnp.full(batch.index.shape, self.value), state
 
     def follow(
-        self, state: FixedState, batch: Batch, t: Float[Array, " b"], first: LogProbs, acceptance: AbstractAcceptance
+        self,
+        state: FixedState,
+        batch: Batch,
+        t: Float[Array, " b"],
+        first: LogProbs,
+        acceptance: AbstractAcceptance,
     ) -> FixedState:
         """Nothing to learn."""
         return state._replace(step=state.step + 1)
@@ -134,7 +147,9 @@ class Quantile(AbstractThreshold[QuantileState]):
     every: int = eqx.field(static=True, default=10_000)
 
     def __check_init__(self) -> None:
-        require(is_real(self.gamma) and 0 < self.gamma < 1, "Quantile: gamma", "a number in (0, 1)", self.gamma)
+        require(
+            is_real(self.gamma) and 0 < self.gamma < 1, "Quantile: gamma", "a number in (0, 1)", self.gamma
+        )
         require(is_int(self.num_draws, at_least=1), "Quantile: num_draws", "an integer >= 1", self.num_draws)
         require(is_int(self.every, at_least=1), "Quantile: every", "an integer >= 1", self.every)
 
@@ -146,7 +161,12 @@ class Quantile(AbstractThreshold[QuantileState]):
         )
 
     def lookup(
-        self, key: PRNGKeyArray, pair: Pair, state: QuantileState, batch: Batch, acceptance: AbstractAcceptance
+        self,
+        key: PRNGKeyArray,
+        pair: Pair,
+        state: QuantileState,
+        batch: Batch,
+        acceptance: AbstractAcceptance,
     ) -> tuple[Float[Array, " b"], QuantileState]:
         """Refreshes the rows whose T is `every` steps old; costs nothing when there is none."""
         index = checked_rows(batch.index, state.value.shape[0])
@@ -158,7 +178,12 @@ class Quantile(AbstractThreshold[QuantileState]):
         )
 
     def follow(
-        self, state: QuantileState, batch: Batch, t: Float[Array, " b"], first: LogProbs, acceptance: AbstractAcceptance
+        self,
+        state: QuantileState,
+        batch: Batch,
+        t: Float[Array, " b"],
+        first: LogProbs,
+        acceptance: AbstractAcceptance,
     ) -> QuantileState:
         """Only counts the step."""
         return state._replace(step=state.step + 1)
@@ -181,7 +206,9 @@ class RateState(NamedTuple):
     """Thresholds of all rows, relative to the level of log w that all rows share."""
 
     value: Float[Array, " n"]
-    """T + level of each row as of its last visit; NaN before the first."""
+    """T of each row as of its last visit; NaN before the first."""
+    level_then: Float[Array, " n"]
+    """`level` as of each row's last visit."""
     spread: Float[Array, " n"]
     """Running standard deviation of log w under q, in nats, at least 1."""
     visited: Int[Array, " n"]
@@ -222,6 +249,7 @@ class Rate(AbstractThreshold[RateState]):
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
         return RateState(
             value=jnp.full(num_data, jnp.nan),
+            level_then=jnp.zeros(num_data),
             spread=jnp.ones(num_data),
             visited=jnp.zeros(num_data, jnp.int32),
             level=jnp.zeros(()),
@@ -233,11 +261,19 @@ class Rate(AbstractThreshold[RateState]):
     ) -> tuple[Float[Array, " b"], RateState]:
         """Solves T for the rows seen for the first time; moves the others with the level."""
         index = checked_rows(batch.index, state.value.shape[0])
-        known = state.value[index] - state.level
+        # the level says where the average row went; a row that lagged behind must not be left without acceptances
+        most = TRUSTED_SPREADS * state.spread[index]
+        shared = jnp.clip(state.level - state.level_then[index], -most, most)
+        known = state.value[index] - shared
         return solve_where(jnp.isnan(known), known, self, key, pair, batch, acceptance), state
 
     def follow(
-        self, state: RateState, batch: Batch, t: Float[Array, " b"], first: LogProbs, acceptance: AbstractAcceptance
+        self,
+        state: RateState,
+        batch: Batch,
+        t: Float[Array, " b"],
+        first: LogProbs,
+        acceptance: AbstractAcceptance,
     ) -> RateState:
         """One step of each visited row towards its target, and of the common level."""
         index = batch.index
@@ -263,8 +299,8 @@ class Rate(AbstractThreshold[RateState]):
         weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), LEVEL_WEIGHT)
         level = state.level + weight * (jnp.mean(mean) - state.level)
         return RateState(
-            # T belongs to the level at which it was used, so that T + level is remembered with this step's level
-            value=state.value.at[index].set(new_t + level),
+            value=state.value.at[index].set(new_t),
+            level_then=state.level_then.at[index].set(level),
             spread=state.spread.at[index].set(spread),
             visited=state.visited.at[index].set(state.step),
             level=level,
@@ -285,6 +321,8 @@ class Rate(AbstractThreshold[RateState]):
 
 LEVEL_WEIGHT = 0.02
 """Weight of one batch in `Rate`'s running mean of log w: a memory of some 50 steps."""
+TRUSTED_SPREADS = 2.0
+"""Between two visits `Rate` moves a row with the level by at most this many times the row's own spread."""
 
 
 def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) -> Float[Array, " n"]:

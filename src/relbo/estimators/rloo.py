@@ -39,7 +39,9 @@ class RLOO(AbstractScoreEstimator[EmptyState]):
     paper: ClassVar[str] = "Kool et al. 2019"
 
     def __check_init__(self) -> None:
-        require(is_int(self.num_samples, at_least=2), "RLOO: num_samples", "an integer >= 2", self.num_samples)
+        require(
+            is_int(self.num_samples, at_least=2), "RLOO: num_samples", "an integer >= 2", self.num_samples
+        )
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
@@ -50,7 +52,12 @@ class RLOO(AbstractScoreEstimator[EmptyState]):
         return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
 
     def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch
+        self,
+        log_p: Float[Array, "b k"],
+        log_q: Float[Array, "b k"],
+        draws: Draws,
+        state: EmptyState,
+        batch: Batch,
     ) -> tuple[Coefficients, EmptyState, Info]:
         """Uniform weights for the model, centred log weights for the proposal."""
         f = log_p - log_q

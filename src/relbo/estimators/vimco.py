@@ -40,7 +40,9 @@ class VIMCO(AbstractScoreEstimator[EmptyState]):
     paper: ClassVar[str] = "Mnih and Rezende 2016"
 
     def __check_init__(self) -> None:
-        require(is_int(self.num_samples, at_least=2), "VIMCO: num_samples", "an integer >= 2", self.num_samples)
+        require(
+            is_int(self.num_samples, at_least=2), "VIMCO: num_samples", "an integer >= 2", self.num_samples
+        )
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
@@ -51,7 +53,12 @@ class VIMCO(AbstractScoreEstimator[EmptyState]):
         return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
 
     def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch
+        self,
+        log_p: Float[Array, "b k"],
+        log_q: Float[Array, "b k"],
+        draws: Draws,
+        state: EmptyState,
+        batch: Batch,
     ) -> tuple[Coefficients, EmptyState, Info]:
         """Normalised weights for the model, credit of each draw for the proposal."""
         f = log_p - log_q

@@ -109,7 +109,12 @@ class VRS(AbstractScoreEstimator[VRSState]):
         return Draws(accepted.z, (t, age, accepted)), VRSState(thresholds)
 
     def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
+        self,
+        log_p: Float[Array, "b k"],
+        log_q: Float[Array, "b k"],
+        draws: Draws,
+        state: VRSState,
+        batch: Batch,
     ) -> tuple[Coefficients, VRSState, Info]:
         """The corrected Theorem 2, with a leave-one-out covariance."""
         t, age, accepted = draws.extra

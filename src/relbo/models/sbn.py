@@ -151,14 +151,25 @@ def sbn(
     require(is_int(num_hidden, at_least=0), "sbn: num_hidden", "an integer >= 0", num_hidden)
     mean = jnp.asarray(data_mean)
     mean = mean.astype(jnp.result_type(float) if not jnp.issubdtype(mean.dtype, jnp.floating) else mean.dtype)
-    require(mean.ndim == 1 and mean.size > 0, "sbn: data_mean", "a vector with one mean per observable", mean.shape)
+    require(
+        mean.ndim == 1 and mean.size > 0,
+        "sbn: data_mean",
+        "a vector with one mean per observable",
+        mean.shape,
+    )
 
     sizes = [mean.size, *widths]
     key_down, key_up = jax.random.split(key)
     keys_down, keys_up = jax.random.split(key_down, len(widths)), jax.random.split(key_up, len(widths))
     steps = list(zip(sizes[:-1], sizes[1:], strict=True))
-    downward = [Conditional.glorot(k, above, below, num_hidden) for k, (below, above) in zip(keys_down, steps, strict=True)]
-    upward = [Conditional.glorot(k, below, above, num_hidden) for k, (below, above) in zip(keys_up, steps, strict=True)]
+    downward = [
+        Conditional.glorot(k, above, below, num_hidden)
+        for k, (below, above) in zip(keys_down, steps, strict=True)
+    ]
+    upward = [
+        Conditional.glorot(k, below, above, num_hidden)
+        for k, (below, above) in zip(keys_up, steps, strict=True)
+    ]
 
     share = jnp.clip(mean, 0.001, 0.999)
     downward[0] = eqx.tree_at(lambda c: c.output.bias, downward[0], jnp.log(share) - jnp.log1p(-share))
