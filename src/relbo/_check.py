@@ -16,14 +16,12 @@ def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noq
 
 def is_int(value: Any, *, at_least: int) -> bool:
     """Whether `value` is a plain integer no smaller than `at_least`."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= at_least
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= at_least)
 
 
 def is_real(value: Any) -> bool:
     """Whether `value` is one real number other than NaN."""
-    return (
-        isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
-    )
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def batch_size(x: PyTree, index: Array) -> int:

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
     x: PyTree[Shaped[Array, "b ..."]]
     """Observations; every leaf has the batch as its first axis."""
-    index: Int[Array, " b"]
+    index: Int[Array, " b"]  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
     """Row of each observation in the dataset, in [0, num_data)."""
 
 

@@ -117,7 +117,7 @@ class Always(AbstractAcceptance):
 
 
 def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) -> Float[Array, "*s"]:
-    """u = log p - log q + T, with u = -inf wherever log p = -inf, also at T = +inf.
+    """U = log p - log q + T, with u = -inf wherever log p = -inf, also at T = +inf.
 
     The convention is the limit of large T: an impossible z is never accepted by `Soft` or `Hard`.
     """

@@ -10,7 +10,7 @@ All functions take one x and are differentiable in `pair`, so `jax.grad` (or `gr
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from relbo._types import Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.models.base import AbstractModel, AbstractProposal
 
-Support = PyTree[Shaped[Array, "n ..."]]
+Support: TypeAlias = PyTree[Shaped[Array, "n ..."]]
 
 
 def binary_states(num_bits: int) -> Float[Array, "n d"]:

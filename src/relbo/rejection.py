@@ -132,9 +132,7 @@ def sample(
     def first_round() -> tuple[_Progress, LogProbs]:
         z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
         keys = jax.vmap(lambda k: row_keys(k, num_samples))(accept_keys)
-        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(
-            keys, rows, z
-        )
+        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(keys, rows, z)
         rank = jnp.cumsum(accept, axis=1, dtype=jnp.int32)
         slot = jnp.where(accept, rank - 1, num_samples)
         lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], slot.shape)

@@ -147,18 +147,14 @@ class Quantile(AbstractThreshold[QuantileState]):
     every: int = eqx.field(static=True, default=10_000)
 
     def __check_init__(self) -> None:
-        require(
-            is_real(self.gamma) and 0 < self.gamma < 1, "Quantile: gamma", "a number in (0, 1)", self.gamma
-        )
+        require(is_real(self.gamma) and 0 < self.gamma < 1, "Quantile: gamma", "a number in (0, 1)", self.gamma)
         require(is_int(self.num_draws, at_least=1), "Quantile: num_draws", "an integer >= 1", self.num_draws)
         require(is_int(self.every, at_least=1), "Quantile: every", "an integer >= 1", self.every)
 
     def init(self, num_data: int) -> QuantileState:
         """T = +inf everywhere."""
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
-        return QuantileState(
-            jnp.full(num_data, jnp.inf), jnp.zeros(num_data, jnp.int32), jnp.zeros((), jnp.int32)
-        )
+        return QuantileState(jnp.full(num_data, jnp.inf), jnp.zeros(num_data, jnp.int32), jnp.zeros((), jnp.int32))
 
     def lookup(
         self,

@@ -53,10 +53,6 @@ def main(argv: list[str] | None = None) -> None:
             raise
         is_users = isinstance(error, USER_ERRORS)
         message = " ".join(str(error).split()) or type(error).__name__
-        prefix = (
-            "error" if is_users else f"internal error ({type(error).__name__}), please report it with --debug"
-        )
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"relbo: {prefix}: {message}"
-        )
+        prefix = "error" if is_users else f"internal error ({type(error).__name__}), please report it with --debug"
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"relbo: {prefix}: {message}")
         sys.exit(2 if is_users else 1)

@@ -39,9 +39,7 @@ class RLOO(AbstractScoreEstimator[EmptyState]):
     paper: ClassVar[str] = "Kool et al. 2019"
 
     def __check_init__(self) -> None:
-        require(
-            is_int(self.num_samples, at_least=2), "RLOO: num_samples", "an integer >= 2", self.num_samples
-        )
+        require(is_int(self.num_samples, at_least=2), "RLOO: num_samples", "an integer >= 2", self.num_samples)
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""

@@ -40,9 +40,7 @@ class VIMCO(AbstractScoreEstimator[EmptyState]):
     paper: ClassVar[str] = "Mnih and Rezende 2016"
 
     def __check_init__(self) -> None:
-        require(
-            is_int(self.num_samples, at_least=2), "VIMCO: num_samples", "an integer >= 2", self.num_samples
-        )
+        require(is_int(self.num_samples, at_least=2), "VIMCO: num_samples", "an integer >= 2", self.num_samples)
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""

@@ -60,6 +60,4 @@ class AbstractBernoulliProposal(AbstractProposal):
     def log_prob(self, z: Layers, x: PyTree) -> Float[Array, ""]:
         """Log q(z | x), the logits being those at z itself."""
         values, logits = self.rollout(z, x, units.replay)
-        return sum(
-            jax.tree.map(units.log_bernoulli, values, logits)[1:], units.log_bernoulli(values[0], logits[0])
-        )
+        return sum(jax.tree.map(units.log_bernoulli, values, logits)[1:], units.log_bernoulli(values[0], logits[0]))

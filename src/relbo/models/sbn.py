@@ -163,13 +163,9 @@ def sbn(
     keys_down, keys_up = jax.random.split(key_down, len(widths)), jax.random.split(key_up, len(widths))
     steps = list(zip(sizes[:-1], sizes[1:], strict=True))
     downward = [
-        Conditional.glorot(k, above, below, num_hidden)
-        for k, (below, above) in zip(keys_down, steps, strict=True)
+        Conditional.glorot(k, above, below, num_hidden) for k, (below, above) in zip(keys_down, steps, strict=True)
     ]
-    upward = [
-        Conditional.glorot(k, below, above, num_hidden)
-        for k, (below, above) in zip(keys_up, steps, strict=True)
-    ]
+    upward = [Conditional.glorot(k, below, above, num_hidden) for k, (below, above) in zip(keys_up, steps, strict=True)]
 
     share = jnp.clip(mean, 0.001, 0.999)
     downward[0] = eqx.tree_at(lambda c: c.output.bias, downward[0], jnp.log(share) - jnp.log1p(-share))
