@@ -1,5 +1,6 @@
 """`relbo reproduce`: the paper's figures and tables."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
 
     group.command("figure1")(figure1)
     group.command("poisson")(poisson)
+    group.command("tradeoff")(tradeoff)
 
 
 def figure1(
@@ -49,19 +51,22 @@ def figure1(
     results = experiment.run(num_draws=draws, seed=seed)
     files = [report.write_json(out / "figure1.json", results), experiment.plot(results, out / "figure1.png")]
 
-    table = Table(title="Figure 1, on a reconstruction of the paper's target", caption=experiment.NOTE)
-    for heading in ("T", "rate: paper", "exact", "sampled", "KL (nats): paper", "exact", "sampled"):
-        table.add_column(heading, justify="right")
+    table = Table(
+        title="Figure 1, on a reconstruction of the paper's target",
+        caption=f"{experiment.NOTE} In brackets: standard errors, in units of the last digits.",
+    )
+    for heading in ("T", "rate\npaper", "\nexact", "\nsampled", "KL, nats\npaper", "\nexact", "\nsampled"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for panel in results["panels"]:
         printed, found, sampled = panel["printed"], panel["exact"], panel["sampled"]
         table.add_row(
             str(panel["threshold"]),
             f"{printed['acceptance_rate']:g}",
-            f"{found['acceptance_rate']:.4f}",
-            with_error(sampled, "acceptance_rate", 4),
+            f"{found['acceptance_rate']:.4g}",
+            with_error(sampled, "acceptance_rate"),
             f"{printed['kl_nats']:g}",
-            f"{found['kl_nats']:.5f}",
-            with_error(sampled, "kl_nats", 5),
+            f"{found['kl_nats']:.4g}",
+            with_error(sampled, "kl_nats"),
         )
     show(table, files)
 
@@ -115,9 +120,44 @@ def poisson(
     show(table, files)
 
 
-def with_error(figures: dict[str, Any], name: str, digits: int) -> str:
-    """A sampled figure and its standard error."""
-    return f"{figures[name]:.{digits}f} ± {figures[name + '_standard_error']:.{digits}f}"
+def tradeoff(out: Out, seed: Seed = 0) -> None:
+    """What compute buys: the exact bound against the acceptance rate on a small sigmoid belief network.
+
+    Writes `tradeoff.json` and `tradeoff.png`.
+
+    **Examples**
+
+    - `relbo reproduce tradeoff --out out/tradeoff`
+
+    - `relbo reproduce tradeoff --out out/other --seed 1`
+    """
+    from relbo.experiments import report
+    from relbo.experiments import tradeoff as experiment
+
+    out = report.output_directory(out)
+    results = experiment.run(seed=seed)
+    files = [report.write_json(out / "tradeoff.json", results), experiment.plot(results, out / "tradeoff.png")]
+
+    table = Table(title="Exact means over the data", caption=f"log p(x) is {results['log_evidence_nats']:.3f} nats.")
+    for heading in ("T", "acceptance rate", "R-ELBO, nats", "KL(r || p), nats"):
+        table.add_column(heading, justify="right")
+    for point in results["points"][::4]:
+        table.add_row(
+            f"{float(point['threshold']):g}",
+            f"{point['acceptance_rate']:.3f}",
+            f"{point['r_elbo_nats']:.3f}",
+            f"{point['kl_nats']:.3f}",
+        )
+    show(table, files)
+
+
+def with_error(figures: dict[str, Any], name: str) -> str:
+    """A sampled figure with its standard error in units of the last digits, 0.5135(25) for 0.5135 +- 0.0025."""
+    value, error = figures[name], figures[f"{name}_standard_error"]
+    if error == 0:
+        return f"{value:g}"
+    digits = max(1 - math.floor(math.log10(error)), 0)
+    return f"{value:.{digits}f}({round(error * 10**digits)})"
 
 
 def show(table: Table, files: list[Path]) -> None:

@@ -144,7 +144,7 @@ def _draw(key: Array, pair: Pair, t: Array, per_row: int) -> tuple[Array, Float[
 
 def plot(results: dict[str, Any], path: Path) -> Path:
     """Draws the target and the four r on one logarithmic colour scale."""
-    figure, panels = report.new_figure(9.2, 2.4, 1 + len(results["panels"]))
+    figure, panels = report.new_figure(9.2, 2.6, 1 + len(results["panels"]))
     grids = [results["target_probability"]] + [p["exact"]["resampled_probability"] for p in results["panels"]]
     titles = ["target (reconstruction)"] + [_title(p) for p in results["panels"]]
     for axes, grid, title in zip(panels, grids, titles, strict=True):

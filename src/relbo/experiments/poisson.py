@@ -13,7 +13,7 @@ Reference:
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -42,6 +42,8 @@ LARGEST_STATE = 200
 """Exact figures sum over z = 0 ... 200; beyond lies less than 1e-50 of any proposal that is looked at."""
 BUDGET, TOLERANCE = 2_000, 0.005
 """The learned rate is read after this many proposals, and called right within this relative error."""
+WINDOW = 10
+"""Steps that a point of the counted acceptance rate averages."""
 CHECKED_RATES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0)
 
 
@@ -64,20 +66,19 @@ def poisson_pair(phi: Float[Array, ""]) -> Pair:
 def train(key: Array, estimator: AbstractEstimator, learning_rate: float, num_steps: int) -> Trace:
     """Ascends the estimator's bound in phi from rate 3 by SGD with momentum; one compiled scan."""
     optimizer = optax.sgd(learning_rate, momentum=MOMENTUM)
-    pair = poisson_pair(jnp.log(jnp.asarray(START_RATE)))
+    start_phi = jnp.log(jnp.asarray(START_RATE))
     batch = Batch(x=jnp.zeros(1), index=jnp.zeros(1, jnp.int32))
 
     def step(carry: tuple[Array, Any, Any], key: Array) -> tuple[tuple[Array, Any, Any], Trace]:
         phi, optimizer_state, state = carry
         grads, state, info = estimator.estimate(key, poisson_pair(phi), state, batch)
-        ascent = grads.proposal.phi
+        ascent = cast(PoissonProposal, grads.proposal).phi
         update, optimizer_state = optimizer.update(-ascent, optimizer_state)
         trace = Trace(phi, ascent, info.num_proposals[0])
         return (optax.apply_updates(phi, update), optimizer_state, state), trace
 
     key_init, key_steps = jax.random.split(key)
-    phi = pair.proposal.phi
-    start = (phi, optimizer.init(phi), estimator.init(key_init, pair, 1))
+    start = (start_phi, optimizer.init(start_phi), estimator.init(key_init, poisson_pair(start_phi), 1))
     return jax.lax.scan(step, start, jax.random.split(key_steps, num_steps))[1]
 
 
@@ -135,7 +136,8 @@ def run(*, seed: int = 0, num_seeds: int = 10, num_steps: int = 600) -> dict[str
 
 def describe(seed: int, trace: Trace) -> dict[str, Any]:
     """One run as JSON: its curves, and the rate learned within the budget."""
-    phi, gradient, cost = (np.asarray(leaf, dtype) for leaf, dtype in zip(trace, (float, float, int), strict=True))
+    phi, gradient = np.asarray(trace.phi, float), np.asarray(trace.gradient, float)
+    cost = np.asarray(trace.num_proposals, int)
     before = np.concatenate([[0], np.cumsum(cost)[:-1]])
     learned = float(np.exp(phi[before <= BUDGET][-1]))
     off = np.flatnonzero(np.abs(np.exp(phi) / TARGET_RATE - 1) > TOLERANCE)
@@ -234,8 +236,10 @@ def plot_acceptance(curves: dict[str, np.ndarray]) -> Figure:
     figure, (axes,) = report.new_figure(4.6, 2.8)
     steps = np.arange(curves["phi"].shape[1])
     # (S-1)/(N-1) is unbiased for Z_R, S/N is not
-    counted = (VRS_SAMPLES - 1) / (curves["num_proposals_of_step"] - 1)
-    axes.plot(steps, counted.mean(0), ".", color=report.GREY, markersize=2.5, label="counted, mean of runs")
+    counted = ((VRS_SAMPLES - 1) / (curves["num_proposals_of_step"] - 1)).mean(0)
+    whole = steps.size // WINDOW * WINDOW
+    middles, means = (v[:whole].reshape(-1, WINDOW).mean(1) for v in (steps, counted))
+    axes.plot(middles, means, ".", color=report.GREY, markersize=4, label=f"counted, mean of runs and {WINDOW} steps")
     axes.plot(steps, curves["exact_acceptance_rate"].T, color=report.BLUE, linewidth=0.7, alpha=0.35)
     axes.plot(
         steps, curves["exact_acceptance_rate"].mean(0), color=report.BLUE, linewidth=2, label="exact, mean of runs"
@@ -258,7 +262,7 @@ def plot_dynamics(curves: dict[str, np.ndarray], title: str, colour: str) -> Fig
         axes.axhline(0, color=report.GREY, linewidth=0.8)
         axes.plot(cost.T, values.T, color=colour, linewidth=0.6, alpha=0.35)
         axes.plot(cost.mean(0), values.mean(0), color=colour, linewidth=1.6)
-        _label(axes, "proposals, accepted and rejected", name)
+        _label(axes, "total proposals", name)
         axes.ticklabel_format(axis="x", style="plain")
     figure.suptitle(title, fontsize=9, color=report.INK)
     return figure
