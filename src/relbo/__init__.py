@@ -1,6 +1,7 @@
 """relbo: variational inference that buys posterior accuracy with compute."""
 
 from relbo import bounds as bounds
+from relbo import data as data
 from relbo import estimators as estimators
 from relbo import exact as exact
 from relbo import rejection as rejection

@@ -325,8 +325,8 @@ def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) 
     """Log w = log p - log q of `num_draws` draws from q for one x; -inf where log p is."""
 
     def one(k: PRNGKeyArray) -> Array:
-        z = pair.proposal.sample(k, x)
-        return log_odds_of(pair.model.log_joint(x, z), pair.proposal.log_prob(z, x), jnp.zeros(()))
+        z, log_q = pair.proposal.sample_and_log_prob(k, x)
+        return log_odds_of(pair.model.log_joint(x, z), log_q, jnp.zeros(()))
 
     return jax.lax.stop_gradient(jax.vmap(one)(row_keys(key, num_draws)))
 

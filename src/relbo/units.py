@@ -8,6 +8,8 @@ One network pass, `AbstractBernoulliProposal.rollout`, serves every use by the u
     replay      noise                               the noise *is* the value: gives the logits at a known z
 """
 
+import functools
+import operator
 from collections.abc import Callable
 
 import jax
@@ -45,3 +47,9 @@ def relaxed(temperature: Float[Array, ""] | float) -> Unit:
 def log_bernoulli(value: Float[Array, " d"], logits: Float[Array, " d"]) -> Float[Array, ""]:
     """Sum of log Bernoulli(value; sigmoid(logits)) over units; linear in value."""
     return jnp.sum(value * logits - jax.nn.softplus(logits))
+
+
+def log_bernoulli_layers(values: tuple[Array, ...], logits: tuple[Array, ...]) -> Float[Array, ""]:
+    """Sum of `log_bernoulli` over layers."""
+    terms = [log_bernoulli(value, logit) for value, logit in zip(values, logits, strict=True)]
+    return functools.reduce(operator.add, terms)

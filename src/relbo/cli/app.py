@@ -10,7 +10,7 @@ import sys
 import typer
 from rich.console import Console
 
-COMMANDS = ("reproduce",)
+COMMANDS = ("data", "reproduce")
 """Modules of `relbo.cli`; each has `register(app)`."""
 
 USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)

@@ -154,16 +154,19 @@ def draw_accepted(
 ) -> rejection.Accepted:
     """`num_samples` draws from r(z | x) for each datapoint, under thresholds `t`."""
 
-    def propose(key: PRNGKeyArray, row: tuple[PyTree, Array]) -> PyTree:
-        return pair.proposal.sample(key, row[0])
+    def propose(key: PRNGKeyArray, row: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        return pair.proposal.sample_and_log_prob(key, row[0])
 
-    def log_accept(row: tuple[PyTree, Array], z: PyTree) -> tuple[Array, rejection.LogProbs]:
-        log_p, log_q = pair.model.log_joint(row[0], z), pair.proposal.log_prob(z, row[0])
-        return acceptance.log_prob(log_odds_of(log_p, log_q, row[1])), rejection.LogProbs(log_p, log_q)
+    def log_accept(row: tuple[PyTree, Array], draw: tuple[PyTree, Array]) -> tuple[Array, rejection.LogProbs]:
+        (x, t), (z, log_q) = row, draw
+        log_p = pair.model.log_joint(x, z)
+        return acceptance.log_prob(log_odds_of(log_p, log_q, t)), rejection.LogProbs(log_p, log_q)
 
-    return rejection.sample(
+    accepted = rejection.sample(
         streams, (x, t), propose, log_accept, num_samples=num_samples, max_rounds=max_rounds, throw=throw
     )
+    z, _ = accepted.z
+    return accepted._replace(z=z)
 
 
 def mean_acceptance(

@@ -6,7 +6,6 @@ Batches come from `jax.vmap`. Both x and z may be any pytree of arrays.
 import abc
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import units
@@ -38,6 +37,11 @@ class AbstractProposal(eqx.Module):
     def log_prob(self, z: PyTree, x: PyTree) -> Float[Array, ""]:
         """Log q(z | x) in nats."""
 
+    def sample_and_log_prob(self, key: PRNGKeyArray, x: PyTree) -> tuple[PyTree, Float[Array, ""]]:
+        """Draws z and its log q(z | x); a proposal that can share work between the two replaces this."""
+        z = self.sample(key, x)
+        return z, self.log_prob(z, x)
+
 
 class AbstractBernoulliProposal(AbstractProposal):
     """A proposal made of layers of Bernoulli units, z = (h_1, ..., h_L); all that path-wise estimators need.
@@ -60,4 +64,9 @@ class AbstractBernoulliProposal(AbstractProposal):
     def log_prob(self, z: Layers, x: PyTree) -> Float[Array, ""]:
         """Log q(z | x), the logits being those at z itself."""
         values, logits = self.rollout(z, x, units.replay)
-        return sum(jax.tree.map(units.log_bernoulli, values, logits)[1:], units.log_bernoulli(values[0], logits[0]))
+        return units.log_bernoulli_layers(values, logits)
+
+    def sample_and_log_prob(self, key: PRNGKeyArray, x: PyTree) -> tuple[Layers, Float[Array, ""]]:
+        """Draws z and scores it with the logits of the same pass."""
+        values, logits = self.rollout(self.noise(key), x, units.hard)
+        return values, units.log_bernoulli_layers(values, logits)
