@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import expected_gradient, table_pair, vrs_extra
 from scipy.stats import norm
 
 import relbo
 from relbo import bounds, exact
 from relbo.models.toy import TableModel, TableProposal
 from relbo.rejection import LogProbs
-from helpers import expected_gradient, table_pair, vrs_extra
 
 X = jnp.asarray(0)
 STATES = jnp.arange(12)
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     t: float
     log_p: np.ndarray
     log_q: np.ndarray
-    l: np.ndarray
+    minus_u: np.ndarray  # the paper's l
     s: np.ndarray  # sigmoid(l) = 1 - a
     q: np.ndarray
     r: np.ndarray
@@ -61,8 +61,16 @@ def finite_differences(f, at, h=1e-3):
 def at(request):
     t = request.param
     log_p, log_q = exact.log_joint(PAIR.model, X, STATES), exact.log_proposal(PAIR.proposal, X, STATES)
-    l = log_q - log_p - t
-    values = (t, log_p, log_q, l, jax.nn.sigmoid(l), jnp.exp(log_q), jnp.exp(exact.log_resampled(PAIR, X, STATES, t)))
+    minus_u = log_q - log_p - t
+    values = (
+        t,
+        log_p,
+        log_q,
+        minus_u,
+        jax.nn.sigmoid(minus_u),
+        jnp.exp(log_q),
+        jnp.exp(exact.log_resampled(PAIR, X, STATES, t)),
+    )
     jacobians = (
         jax.jacobian(lambda v: exact.log_joint(pair_of(v, PHI).model, X, STATES))(THETA),
         jax.jacobian(lambda v: exact.log_proposal(pair_of(THETA, v).proposal, X, STATES))(PHI),
@@ -71,7 +79,7 @@ def at(request):
         finite_differences(lambda v: exact.r_elbo(pair_of(v, PHI), X, STATES, t), THETA),
         finite_differences(lambda v: exact.r_elbo(pair_of(THETA, v), X, STATES, t), PHI),
     )
-    signal = log_p - log_q + jax.nn.softplus(l)
+    signal = log_p - log_q + jax.nn.softplus(minus_u)
     return Setting(*jax.tree.map(np.asarray, (*values, signal, *jacobians, *true)))
 
 
@@ -95,7 +103,7 @@ def ours(at):
 
 
 def test_e1_learning_signal(at):
-    printed = at.log_p - at.log_q - np.logaddexp(0, at.l)
+    printed = at.log_p - at.log_q - np.logaddexp(0, at.minus_u)
     wrong = covariance(at.r, printed, (1 - at.s)[:, None] * at.grad_q)
     assert relative_error(wrong, at.true_phi) > 0.6  # 0.61 at T = 3, 2.8 at 0, 32 at -3
     assert relative_error(ours(at)[1], at.true_phi) < TOLERANCE
@@ -115,7 +123,7 @@ def test_e3_gradient_of_log_gamma_r(at):
     true = finite_differences(log_gamma_r, THETA).T
     printed = -at.s[:, None] * at.grad_p
     assert relative_error(printed, true) > 1.99  # exactly the opposite
-    slope = np.asarray(relbo.Soft().slope(jnp.asarray(-at.l)))
+    slope = np.asarray(relbo.Soft().slope(jnp.asarray(-at.minus_u)))
     assert relative_error(slope[:, None] * at.grad_p, true) < TOLERANCE
 
 
@@ -158,13 +166,13 @@ def test_e11_no_rejection_before_the_first_refresh():
     first = LogProbs(jnp.zeros((1, 2)), jnp.zeros((1, 2)))
 
     @jax.jit
-    def step(key, state):
+    def step(key, state, batch):
         t, state = threshold.lookup(key, PAIR, state, batch, acceptance)
         return t[0], threshold.follow(state, batch, t, first, acceptance)
 
     state, used = threshold.init(1), []
     for key in jax.random.split(jax.random.key(0), 5):
-        t, state = step(key, state)
+        t, state = step(key, state, batch)
         used.append(float(t))
     # as Algorithm 2 says: T = +inf, which is plain RLOO, for as long as one refresh interval
     assert np.isposinf(used[:3]).all() and np.isfinite(used[3:]).all()

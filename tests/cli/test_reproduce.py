@@ -14,7 +14,7 @@ def run(*words):
 
 def test_figure1(tmp_path, capsys):
     out = tmp_path / "new" / "directory"
-    assert run("figure1", "--out", out, "--draws", 200, "--seed", 3) == 0
+    assert run("figure1", "--out", out, "--draws", 1000, "--seed", 3) == 0
     printed = capsys.readouterr().out
     assert "reconstruction" in printed
     assert "figure1.json" in printed and "figure1.png" in printed
@@ -24,7 +24,7 @@ def test_figure1(tmp_path, capsys):
 
 
 def test_poisson(tmp_path, capsys):
-    assert run("poisson", "--out", tmp_path, "--seeds", 1, "--steps", 20) == 0
+    assert run("poisson", "--out", tmp_path, "--seeds", 1, "--steps", 450) == 0
     printed = capsys.readouterr().out
     assert "10.000000" in printed and "12.98" in printed
     assert sorted(p.name for p in tmp_path.iterdir()) == [

@@ -61,7 +61,7 @@ def test_plot(results, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("bad", [{"num_draws": 10}, {"num_draws": 1000.0}, {"seed": -1}])
+@pytest.mark.parametrize("bad", [{"num_draws": 10}, {"seed": -1}])
 def test_bad_settings(bad):
     with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
         figure1.run(**bad)

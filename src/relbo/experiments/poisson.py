@@ -192,7 +192,7 @@ def exact_figures() -> dict[str, Any]:
 def maximiser(bound: Any) -> Float[Array, ""]:
     """The phi in [-1, 4] at which the bound is greatest: a grid, then bisection of the slope around its best point."""
     grid = jnp.linspace(-1.0, 4.0, 51)
-    best = int(jnp.argmax(jax.vmap(bound)(grid)))
+    best = int(jnp.argmax(jax.jit(jax.vmap(bound))(grid)))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
     slope = jax.jit(jax.grad(bound))
     for _ in range(50):

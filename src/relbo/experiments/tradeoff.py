@@ -21,11 +21,10 @@ from relbo import exact
 from relbo._check import is_int, require
 from relbo._types import Pair
 from relbo.experiments import report
-from relbo.models.base import Layers
 from relbo.models.sbn import sbn
 
 WIDTHS, NUM_OBSERVED, NUM_DATA, WEIGHT_SCALE = (5, 3), 12, 40, 4.0
-LEARNING_RATE, NUM_STEPS = 0.03, 600
+LEARNING_RATE, MOMENTUM, NUM_STEPS = 0.3, 0.9, 600
 THRESHOLDS = (math.inf, *np.linspace(17, 1, 49).tolist())
 
 
@@ -38,7 +37,7 @@ def network(key: Array) -> tuple[Pair, Float[Array, "n d"]]:
     return Pair(model, pair.proposal), x
 
 
-def support() -> Layers:
+def support() -> tuple[Float[Array, "n first"], Float[Array, "n second"]]:
     """All 2^(5+3) states of the two layers."""
     bits = exact.binary_states(sum(WIDTHS))
     return bits[:, : WIDTHS[0]], bits[:, WIDTHS[0] :]
@@ -46,9 +45,9 @@ def support() -> Layers:
 
 @eqx.filter_jit
 def train_proposal(pair: Pair, x: Float[Array, "n d"]) -> Pair:
-    """Ascends the exact mean ELBO in phi alone, by Adam; one compiled scan."""
+    """Ascends the exact mean ELBO in phi alone, by gradient steps with momentum; one compiled scan."""
     arrays, static = eqx.partition(pair.proposal, eqx.is_inexact_array)
-    optimizer = optax.adam(LEARNING_RATE)
+    optimizer = optax.sgd(LEARNING_RATE, MOMENTUM)
     states = support()
 
     def loss(arrays: Any) -> Array:
@@ -110,6 +109,7 @@ def run(*, seed: int = 0) -> dict[str, Any]:
                 "num_data": NUM_DATA,
                 "weight_scale": WEIGHT_SCALE,
                 "learning_rate": LEARNING_RATE,
+                "momentum": MOMENTUM,
                 "num_steps": NUM_STEPS,
             },
             "log_evidence_nats": float(log_evidence),
