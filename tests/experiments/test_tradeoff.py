@@ -21,7 +21,7 @@ def test_the_picture_shows_something(results):
     # the inference network has been trained, and rejection still closes most of its gap
     first, last = results["points"][0], results["points"][-1]
     assert 0.05 < first["kl_nats"] < 1
-    assert last["kl_nats"] < 0.25 * first["kl_nats"]
+    assert last["kl_nats"] < 0.35 * first["kl_nats"]
     assert 0.005 < last["acceptance_rate"] < 0.1
 
 

@@ -25,7 +25,7 @@ from relbo.models.sbn import sbn
 
 WIDTHS, NUM_OBSERVED, NUM_DATA, WEIGHT_SCALE = (5, 3), 12, 40, 4.0
 LEARNING_RATE, MOMENTUM, NUM_STEPS = 0.3, 0.9, 600
-THRESHOLDS = (math.inf, *np.linspace(17, 1, 49).tolist())
+THRESHOLDS = (math.inf, *np.linspace(17, 1, 33).tolist())
 
 
 def network(key: Array) -> tuple[Pair, Float[Array, "n d"]]:
