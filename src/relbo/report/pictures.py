@@ -15,11 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo._types import Pair, Streams
-from relbo.acceptance import AbstractAcceptance
+from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.compare import rejection_of, rejects
-from relbo.estimators.vrs import draw_accepted
 from relbo.models.base import Layers
-from relbo.rejection import draw_grid
+from relbo.rejection import LogProbs, draw_grid, sample
 from relbo.report.html import Html, tag
 from relbo.thresholds import AbstractThreshold
 from relbo.train.runs import Run
@@ -30,6 +29,8 @@ GAP_LEVEL = 0.55
 """Brightness of the gap, apart from the black and the white of the images."""
 MAX_ROUNDS = 10_000
 """An image gives up after so many proposals."""
+ROUND_WIDTH = 32
+"""One width of rounds only: for a few draws compilation is what costs time."""
 
 
 class Reconstructions(NamedTuple):
@@ -75,9 +76,21 @@ def _reconstruct(
         return from_q, None
     keys = jax.random.split(key_threshold, len(x))
     t = jax.lax.map(lambda args: threshold.solve(args[0], pair, args[1], acceptance), (keys, x))
+
+    def log_accept(row: tuple[Array, Array], z: Layers) -> tuple[Array, LogProbs]:
+        log_p, log_q = pair.model.log_joint(row[0], z), pair.proposal.log_prob(z, row[0])
+        return acceptance.log_prob(log_odds_of(log_p, log_q, row[1])), LogProbs(log_p, log_q)
+
     # the sampler's first proposal is the draw from q above: q and r differ only where it was rejected
-    streams = Streams(key_propose, key_accept, key_other)
-    accepted = draw_accepted(streams, pair, x, t, acceptance, num_samples=1, max_rounds=MAX_ROUNDS)
+    accepted = sample(
+        Streams(key_propose, key_accept, key_other),
+        (x, t),
+        lambda key, row: pair.proposal.sample(key, row[0]),
+        log_accept,
+        num_samples=1,
+        max_rounds=MAX_ROUNDS,
+        widths=(ROUND_WIDTH,),
+    )
     return from_q, means(accepted.z)
 
 
