@@ -32,7 +32,7 @@ INK = "#010203"
 """Stands for the text's colour until the SVG is finished."""
 
 
-def look(position: int) -> tuple[str, str]:
+def look(position: int) -> tuple[str, Any]:
     """Colour and line style of the run at a position; the first 32 differ."""
     turn, place = divmod(position, len(COLOURS))
     return COLOURS[place], STYLES[(place + turn) % len(STYLES)]
@@ -62,7 +62,7 @@ def draw(axes: Axes, runs: Sequence[Run], x: str, y: str) -> bool:
     return True
 
 
-def settings(ink: str) -> dict[str, Any]:
+def settings(ink: str) -> Any:
     """Matplotlib's settings for a plot in one ink on a transparent ground."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     return {
