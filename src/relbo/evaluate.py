@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
 from relbo._check import is_int, require
@@ -116,7 +116,9 @@ def log_weights_of(pair: Pair, row_key: PRNGKeyArray, x: PyTree, position: Int[A
 
 
 @eqx.filter_jit
-def _importance(pair: Pair, keys: PRNGKeyArray, x: PyTree, k: Int[Array, ""], chunk: int) -> Float[Array, " b"]:
+def _importance(
+    pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree, k: Int[Array, ""], chunk: int
+) -> Float[Array, " b"]:
     # log mean_k w by a running log-sum-exp over chunks of draws; k is traced, so no bound compiles twice
     size = keys.shape[0]
 
@@ -135,7 +137,7 @@ def _importance(pair: Pair, keys: PRNGKeyArray, x: PyTree, k: Int[Array, ""], ch
 @eqx.filter_jit
 def _resampled(
     pair: Pair,
-    keys: PRNGKeyArray,
+    keys: Shaped[Array, "b ..."],
     x: PyTree,
     k: int,
     threshold: AbstractThreshold,
@@ -145,7 +147,7 @@ def _resampled(
     # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
     split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
 
-    def prepare(args: tuple[PRNGKeyArray, PyTree]) -> tuple[Array, Array]:
+    def prepare(args: tuple[Array, PyTree]) -> tuple[Array, Array]:
         key, row = args
         t = threshold.solve(key[0], pair, row, acceptance)
         fresh = log_weights_of(pair, key[1], row, jnp.arange(FRESH_DRAWS))
@@ -234,7 +236,7 @@ def _stable_number(name: BoundName) -> int:
     return name.num_samples + 2**24 * (name.kind == "rs")
 
 
-def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[PRNGKeyArray, PyTree, int]]:
+def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[Shaped[Array, "b ..."], PyTree, int]]:
     # equal blocks, the last one padded by repeating its last row; keys belong to rows, not to blocks
     total = jax.tree.leaves(x)[0].shape[0]
     size = min(size, total)
@@ -244,6 +246,6 @@ def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[PRNGKeyAr
         yield keys[rows], jax.tree.map(lambda v, rows=rows: _as_input(v[rows]), x), min(size, total - start)
 
 
-def _as_input(v: Array) -> Array:
+def _as_input(v: Array | np.ndarray) -> Array:
     # stored images are bytes of 0 and 1
     return jnp.asarray(v, jnp.result_type(float)) if v.dtype == np.uint8 else jnp.asarray(v)

@@ -62,7 +62,9 @@ def test_every_section_is_there(page):
     assert {attributes["href"] for attributes in reader.all("a")} == {f"#{name}" for name in sections}
     plots = [attributes for attributes in reader.all("svg") if attributes.get("role") == "img"]
     assert len(plots) == 9, "2 bounds x 3 axes, acceptance, threshold and age"
-    assert len(reader.all("img")) == 2 + 3 + 2, "samples of two runs, images and draws of q and r, images and draws of q"
+    assert len(reader.all("img")) == 2 + 3 + 2, (
+        "samples of two runs, images and draws of q and r, images and draws of q"
+    )
     assert len(reader.all("table")) == 3
 
 
@@ -126,7 +128,9 @@ def test_a_run_without_records_and_data_without_shape_have_a_page(comparison):
     page = build_page(Comparison((bare,), ("bare",), "test", 12, 2, estimates), title="bare", seed=0)
     reader = Reader(page)
     assert reader.all("svg") == [] and len(reader.all("img")) == 3
-    assert "difference" not in "".join(Reader(bounds_section(Comparison((bare,), ("b",), "test", 12, 2, estimates))).text)
+    assert "difference" not in "".join(
+        Reader(bounds_section(Comparison((bare,), ("b",), "test", 12, 2, estimates))).text
+    )
 
 
 def test_an_earlier_file_is_replaced(comparison, tmp_path):

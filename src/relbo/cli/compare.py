@@ -77,7 +77,8 @@ def compare(
 @contextmanager
 def draws_bar(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; yields what advances it."""
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("draws", total=total)
         yield lambda done: bar.advance(task, done)
 

@@ -10,7 +10,7 @@ checkpoint. Nothing in it is ever deleted.
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ CONFIGS = {
     "vimco": dataclasses.replace(COMMON, estimator="vimco", num_samples=11),
 }
 BOUNDS = ("elbo", "is:25", "rs:25")
+CHECKPOINT_EVERY = 250
+"""Steps: a run takes seconds."""
 MARKER, REPORT = "demo.json", "report.html"
 """Files of the demonstration beside its run directories."""
 
@@ -49,7 +51,7 @@ def run(
     out: Path,
     *,
     configs: dict[str, RunConfig] | None = None,
-    bounds: tuple[str, ...] = BOUNDS,
+    bounds: Sequence[str] | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
     progress: bool = False,
 ) -> Demo:
@@ -58,7 +60,7 @@ def run(
     Args:
         out: folder to write to, new or of an earlier demonstration.
         configs: runs by name, the first one with rejection; by default `CONFIGS`.
-        bounds: what is evaluated on the test images; RS with the thresholds of the first run, for all.
+        bounds: what is evaluated on the test images, by default `BOUNDS`; RS with the first run's thresholds, for all.
         on_stage: told what begins.
         progress: show progress bars.
 
@@ -67,6 +69,7 @@ def run(
         Interrupted: Ctrl-C.
     """
     configs = CONFIGS if configs is None else configs
+    bounds = BOUNDS if bounds is None else bounds
     claim(out, configs)
     for name, config in configs.items():
         on_stage(f"training {name}")
@@ -79,10 +82,6 @@ def run(
     on_stage("writing the report")
     write_report(comparison, out / REPORT, title="relbo demo: VRS, RLOO and VIMCO for the same number of proposals")
     return Demo(comparison, out / REPORT, len(runs[0].data.train) * runs[0].config.num_draws)
-
-
-CHECKPOINT_EVERY = 250
-"""Steps: a run takes seconds."""
 
 
 def claim(out: Path, configs: dict[str, RunConfig]) -> None:

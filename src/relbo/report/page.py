@@ -98,10 +98,12 @@ def bounds_section(comparison: Comparison) -> Html:
         tables.append(table(head, rows, caption=caption, numeric=set(range(2, len(head)))))
         tables.extend(tag("p", note, class_="note") for note in resampling_notes(comparison, bound))
     note = (
-        "Lower bounds on log p(x) in nats. All runs see the same images and random numbers, so differences are "
-        "paired. The first error is what other images would change, the second what other random numbers would; "
-        "proposals and seconds are those of training, without compilation, validation and the draws behind thresholds."
+        "Lower bounds on log p(x) in nats. The first error is what other images would change, the second what other "
+        "random numbers would; proposals and seconds are those of training, without compilation, validation and the "
+        "draws behind thresholds."
     )
+    if several:
+        note += " All runs see the same images and random numbers, so differences are paired."
     return render(*tables, tag("p", note, class_="note"))
 
 

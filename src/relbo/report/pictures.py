@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
@@ -44,7 +44,7 @@ class Reconstructions(NamedTuple):
 
 
 @eqx.filter_jit
-def _means_of_samples(pair: Pair, keys: PRNGKeyArray) -> Float[Array, "n d"]:
+def _means_of_samples(pair: Pair, keys: Shaped[Array, "n ..."]) -> Float[Array, "n d"]:
     def one(key: PRNGKeyArray) -> Array:
         _, z = pair.model.sample(key)
         return pair.model.mean_x(z)  # type: ignore[attr-defined]  # every run's model is an SBN
@@ -67,7 +67,7 @@ def _reconstruct(
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"] | None]:
     key_threshold, key_propose, key_accept, key_other = jax.random.split(key, 4)
 
-    def means(z: Layers) -> Float[Array, "n d"]:
+    def means(z: PyTree) -> Float[Array, "n d"]:
         first = jax.tree.map(lambda leaf: leaf[:, 0], z)
         return jax.vmap(pair.model.mean_x)(first)  # type: ignore[attr-defined]  # every run's model is an SBN
 
