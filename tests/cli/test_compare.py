@@ -17,7 +17,7 @@ def test_table_json_and_files_agree(relbo, tiny_runs, tmp_path):
     found = json.loads((tmp_path / "compare.json").read_text())
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "12 images" in out and found["random_numbers"] == "common to all runs"
-    assert "share images and random numbers" in out
+    assert "All runs share images and random numbers" in out
     elbo, importance = found["runs"][1]["bounds"]
     first, second = numbers(out, "rloo")
     expected = [-elbo["mean"], elbo["standard_error"], elbo["monte_carlo_error"]]

@@ -115,8 +115,9 @@ def print_comparison(comparison: "Comparison") -> None:
     if not console.is_terminal:
         console.width = 200  # a pipe has no edge to wrap at
     console.print(table)
-    console.print(
-        "NLL: minus the bound, lower is better; difference: of the bound, positive is better than "
-        f"{first}. s.e.: standard error over images; m.c.: Monte-Carlo error over {comparison.repeats} repeats. All "
-        "runs share images and random numbers, so differences are paired.",
-    )
+    for line in (
+        f"NLL is minus the bound: lower is better. Differences are of the bound: positive is better than {first}.",
+        f"s.e.: standard error over images; m.c.: Monte-Carlo error, over {comparison.repeats} repeats.",
+        "All runs share images and random numbers, so differences are paired.",
+    ):
+        console.print(line)
