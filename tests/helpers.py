@@ -6,7 +6,7 @@ import numpy as np
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import Draws
+from relbo._types import Draws, EmptyState
 from relbo.models.toy import TableModel, TableProposal
 
 FALSE_FAILURE_RATE = 2e-5
@@ -21,30 +21,40 @@ def table_pair(seed=0, num_x=2, num_z=4, scale=1.5, dtype=jnp.float64):
     return relbo.Pair(model, proposal)
 
 
-def expected_gradient(estimator, pair, x, support, log_draw, num_samples, extra=lambda n: ()):
-    """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability."""
+def expected_gradient(
+    estimator, pair, x, support, log_draw, num_samples, extra=lambda n: (), state=EmptyState(), index=None, prob=None
+):
+    """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability.
+
+    Other tuples of state numbers can be given as `index`, with their probabilities `prob`.
+    """
     num_states = log_draw.shape[0]
-    index = exact.tuples(num_states, num_samples)
-    prob = jnp.exp(jnp.sum(log_draw[index], axis=-1))
-    log_p = exact.log_joint(pair.model, x, support)
-    log_q = exact.log_proposal(pair.proposal, x, support)
-    z = jax.tree.map(lambda leaf: leaf[index], support)
+    if index is None:
+        index = exact.tuples(num_states, num_samples)
+        prob = jnp.exp(jnp.sum(log_draw[index], axis=-1))
     n = index.shape[0]
-    batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
-    draws = Draws(z, extra(n))
-    weights, _, _ = estimator.coefficients(log_p[index], log_q[index], draws, None, batch)
 
-    def total(c):  # the weight that each state's score gets in expectation
-        flat = (prob[:, None] * c).reshape(-1)
-        return jnp.zeros(num_states).at[index.reshape(-1)].add(flat)
+    @jax.jit
+    def run(pair, prob):
+        log_p = exact.log_joint(pair.model, x, support)
+        log_q = exact.log_proposal(pair.proposal, x, support)
+        z = jax.tree.map(lambda leaf: leaf[index], support)
+        batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
+        weights, _, _ = estimator.coefficients(log_p[index], log_q[index], Draws(z, extra(n)), state, batch)
 
-    c_p, c_q = total(weights.model), total(weights.proposal)
+        def total(c):  # the weight that each state's score gets in expectation
+            flat = (prob[:, None] * c).reshape(-1)
+            return jnp.zeros(num_states).at[index.reshape(-1)].add(flat)
 
-    def surrogate(p):
-        lp, lq = exact.log_joint(p.model, x, support), exact.log_proposal(p.proposal, x, support)
-        return jnp.sum(c_p * lp + c_q * lq)
+        c_p, c_q = total(weights.model), total(weights.proposal)
 
-    return exact.gradient(surrogate, pair)
+        def surrogate(p):
+            lp, lq = exact.log_joint(p.model, x, support), exact.log_proposal(p.proposal, x, support)
+            return jnp.sum(c_p * lp + c_q * lq)
+
+        return exact.gradient(surrogate, pair)
+
+    return run(pair, prob)
 
 
 def vrs_extra(t, num_samples):

@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size
-from relbo._types import Batch, Coefficients, Draws, Info, Pair, Streams, split_streams
+from relbo._check import batch_size, is_int, require
+from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators.base import AbstractEstimator, check_requirement
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid
@@ -54,6 +55,51 @@ class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
         weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
         (grads,) = pull_back(tuple(mean_over_valid(c, info.valid) for c in weights))
         return grads, state, info
+
+
+class AbstractIndependentEstimator(AbstractScoreEstimator[State], Generic[State]):
+    """A score estimator whose draws are K independent proposals; supplies `draw`."""
+
+    num_samples: AbstractVar[int]
+    """K, draws from q per datapoint."""
+    fewest_samples: AbstractClassVar[int]
+    """The least K for which the estimator is defined."""
+
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, self.fewest_samples)
+
+    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[Draws, State]:
+        """K draws from q."""
+        return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
+
+
+class AbstractWeightEstimator(AbstractIndependentEstimator[EmptyState]):
+    """A score estimator that remembers nothing and looks only at log w = log p - log q; a file supplies `weigh`."""
+
+    @abc.abstractmethod
+    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+        """The weights c^p and c^q of the draws, and the estimate of the bound."""
+
+    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def coefficients(
+        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch
+    ) -> tuple[Coefficients, EmptyState, Info]:
+        """The weights c^p and c^q of the draws, given their log densities."""
+        weights, bound = self.weigh(log_p - log_q)
+        return weights, state, plain_info(bound, self.num_samples)
+
+
+def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: int) -> None:
+    """Refuses a number of draws for which the estimator is not defined."""
+    require(
+        is_int(num_samples, at_least=at_least),
+        f"{type(estimator).__name__}: num_samples",
+        f"an integer >= {at_least}",
+        num_samples,
+    )
 
 
 def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:
