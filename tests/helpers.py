@@ -7,6 +7,8 @@ import numpy as np
 import relbo
 from relbo import exact, rejection
 from relbo._types import Draws, EmptyState
+from relbo.models.base import AbstractReparameterizedProposal
+from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
 
 FALSE_FAILURE_RATE = 2e-5
@@ -19,6 +21,32 @@ def table_pair(seed=0, num_x=2, num_z=4, scale=1.5, dtype=jnp.float64):
     model = TableModel(scale * jax.random.normal(k1, (num_x, num_z), dtype))
     proposal = TableProposal(scale * jax.random.normal(k2, (num_x, num_z), dtype))
     return relbo.Pair(model, proposal)
+
+
+def small_sbn(widths=(3, 2), num_visible=4, dtype=jnp.float64, scale=0.7):
+    """A sigmoid belief network with random weights and biases, and all states of its z."""
+    pair = relbo.sbn(jax.random.key(11), widths, jnp.full(num_visible, 0.4, dtype))
+    leaves, treedef = jax.tree.flatten(pair)
+    keys = jax.random.split(jax.random.key(12), len(leaves))
+    leaves = [v + scale * jax.random.normal(k, v.shape, dtype) for k, v in zip(keys, leaves, strict=True)]
+    states = exact.binary_states(sum(widths)).astype(dtype)
+    support = tuple(jnp.split(states, np.cumsum(widths)[:-1], axis=1))
+    return jax.tree.unflatten(treedef, leaves), support
+
+
+def small_batch(num_rows=1, num_visible=4, dtype=jnp.float64):
+    """Rows of bits."""
+    x = jax.random.bernoulli(jax.random.key(13), 0.5, (num_rows, num_visible)).astype(dtype)
+    return relbo.Batch(x, jnp.arange(num_rows))
+
+
+def pair_for(estimator_class, num_rows=3, dtype=jnp.float64):
+    """A small pair that the estimator can use, and a batch for it."""
+    if issubclass(AbstractReparameterizedProposal, estimator_class.requires) and not issubclass(
+        relbo.AbstractProposal, estimator_class.requires
+    ):
+        return linear_gaussian(jax.random.key(11), 2, jnp.full(4, 0.4, dtype)), small_batch(num_rows, dtype=dtype)
+    return small_sbn(dtype=dtype)[0], small_batch(num_rows, dtype=dtype)
 
 
 def expected_gradient(

@@ -66,9 +66,7 @@ def test_rws_theta_ascends_the_bound_and_phi_does_not(k):
 
 def nvil_state(estimator, scale):
     state = estimator.init(jax.random.key(3), PAIR, 2)
-    output = 0.7 * jnp.ones_like(state.baseline.output.weight)  # a baseline that is not zero
-    baseline = jax.tree.map(lambda v: v, state.baseline)
-    object.__setattr__(baseline.output, "weight", output)
+    baseline = jax.tree.map(lambda v: v + 0.7, state.baseline)  # not zero
     return NVILState(baseline, state.optimiser, jnp.asarray(-1.3), jnp.asarray(scale**2))
 
 
@@ -118,7 +116,7 @@ def test_vrs_raw_ascends_the_r_elbo_in_theta_and_the_elbo_in_phi(t):
 
 def test_vrs_raw_uses_the_first_proposals_and_not_the_accepted():
     """Over many rows the raw draws have frequencies q (|z| < 5 for 4 states: false-failure rate 2e-6)."""
-    rows = 8_000
+    rows = 2_000
     batch = relbo.Batch(jnp.ones(rows, int), jnp.zeros(rows, int))
     estimator = VRSRaw(2, threshold=relbo.Fixed(2.0))
     state = estimator.init(jax.random.key(0), PAIR, 1)
@@ -147,9 +145,7 @@ def multisets(num_states, size, log_prob):
 def vrs_all_gradient(estimator, t, size):
     index, prob = multisets(4, size, LOG_Q)
     state = estimator.init(jax.random.key(0), PAIR, 1)
-    return expected_gradient(
-        estimator, PAIR, X, SUPPORT, LOG_Q, size, all_extra(t), state, index=index, prob=prob
-    )
+    return expected_gradient(estimator, PAIR, X, SUPPORT, LOG_Q, size, all_extra(t), state, index=index, prob=prob)
 
 
 def test_vrs_all_bias_vanishes_with_the_number_of_proposals():
@@ -176,8 +172,9 @@ def test_vrs_all_without_rejection_is_rloo_draw_for_draw():
     batch = relbo.Batch(jnp.asarray([0, 1, 1]), jnp.arange(3))
     rloo, every = RLOO(4), VRSAll(4, threshold=relbo.Fixed(0.0), acceptance=relbo.Always())
     key = jax.random.key(8)
-    expected = rloo.estimate(key, PAIR, rloo.init(key, PAIR, 3), batch)[0]
-    assert_trees_close(every.estimate(key, PAIR, every.init(key, PAIR, 3), batch)[0], expected, rtol=1e-12)
+    expected = jax.jit(rloo.estimate)(key, PAIR, rloo.init(key, PAIR, 3), batch)[0]
+    got = jax.jit(every.estimate)(key, PAIR, every.init(key, PAIR, 3), batch)[0]
+    assert_trees_close(got, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

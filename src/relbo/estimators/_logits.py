@@ -83,15 +83,13 @@ def hard_draw(pair: Pair, x: PyTree, noise: Layers) -> tuple[Layers, Layers, Flo
 def continue_from(
     pair: Pair, x: PyTree, z: Layers, layer: int, value: Float[Array, " d"], noise: Layers, unit: units.Unit
 ) -> tuple[Layers, Float[Array, ""]]:
-    """z with `value` put in at `layer` and the layers above made anew by `unit`; returns it and its log p - log q."""
+    """Puts `value` in at `layer` and makes the layers above anew by `unit`; returns this z and its log p - log q."""
     kept = (*z[:layer], value, *z[layer + 1 :])
-    mixed = tuple(
-        units.Mixed(jnp.asarray(i <= layer), v, n) for i, (v, n) in enumerate(zip(kept, noise, strict=True))
-    )
+    mixed = tuple(units.Mixed(jnp.asarray(i <= layer), v, n) for i, (v, n) in enumerate(zip(kept, noise, strict=True)))
     values, logits = pair.proposal.rollout(mixed, x, units.mixed(unit))  # type: ignore[attr-defined]
     return values, pair.model.log_joint(x, values) - units.log_bernoulli_layers(values, logits)
 
 
-def stack(*draws: Layers) -> PyTree:
-    """Draws along a new first axis."""
+def stack(*draws: PyTree) -> PyTree:
+    """Values along a new first axis."""
     return jax.tree.map(lambda *v: jnp.stack(v), *draws)

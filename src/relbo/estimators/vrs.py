@@ -17,11 +17,11 @@ from typing import ClassVar
 from jaxtyping import Array, Float
 
 from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
+from relbo.estimators._accepted import draw_accepted as draw_accepted
+from relbo.estimators._accepted import mean_acceptance as mean_acceptance
 from relbo.estimators._resampled import AbstractResampledEstimator
 from relbo.estimators._resampled import VRSInfo as VRSInfo
 from relbo.estimators._resampled import VRSState as VRSState
-from relbo.estimators._resampled import draw_accepted as draw_accepted
-from relbo.estimators._resampled import mean_acceptance as mean_acceptance
 from relbo.models.base import AbstractProposal
 
 

@@ -18,9 +18,7 @@ from relbo.models.base import AbstractModel, AbstractReparameterizedProposal
 from relbo.models.sbn import Affine
 
 
-def log_normal(
-    value: Float[Array, " d"], mean: Float[Array, " d"], log_scale: Float[Array, " d"]
-) -> Float[Array, ""]:
+def log_normal(value: Float[Array, " d"], mean: Float[Array, " d"], log_scale: Float[Array, " d"]) -> Float[Array, ""]:
     """Log density of independent normal variables."""
     standard = (value - mean) * jnp.exp(-log_scale)
     half_log_two_pi = 0.9189385332046727
@@ -49,7 +47,7 @@ class LinearGaussian(AbstractModel):
         """Log p(x), in closed form."""
         weight = self.decoder.weight
         covariance = weight @ weight.T + jnp.diag(jnp.exp(2 * self.log_scale))
-        return jax.scipy.stats.multivariate_normal.logpdf(x, self.decoder.bias, covariance)
+        return jnp.asarray(jax.scipy.stats.multivariate_normal.logpdf(x, self.decoder.bias, covariance))
 
 
 class DiagonalGaussian(AbstractReparameterizedProposal):
