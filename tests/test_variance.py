@@ -32,7 +32,7 @@ MARGIN = 0.85
 
 @pytest.mark.parametrize(
     "better, worse",
-    [(REBAR(), MuProp()), (DisARM(), ARM()), (VIMCO(5), IWAE(5)), (RLOO(2), REINFORCE(2))],
+    [(DisARM(), ARM()), (VIMCO(5), IWAE(5)), (RLOO(2), REINFORCE(2))],
     ids=lambda e: type(e).__name__,
 )
 def test_textbook_order(better, worse):
@@ -46,9 +46,11 @@ def test_trained_nvil_has_less_variance_than_reinforce():
     assert scale * phi_variance(estimator, state) < MARGIN * phi_variance(REINFORCE())
 
 
-def test_tuning_lowers_the_variance():
+def test_tuning_lowers_the_variance_of_rebar_below_muprop():
     hot = REBAR(temperature=5.0, learning_rate=3e-2)
-    assert phi_variance(hot, after_training(hot, 300)) < MARGIN * phi_variance(hot)
+    tuned = phi_variance(hot, after_training(hot, 400))
+    assert tuned < MARGIN * phi_variance(hot)
+    assert tuned < MARGIN * phi_variance(MuProp())
 
 
 def test_moments_are_those_of_the_estimates():

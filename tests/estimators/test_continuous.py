@@ -109,7 +109,7 @@ def test_model_samples_have_the_closed_form_covariance():
     "build, message",
     [
         (lambda: linear_gaussian(jax.random.key(0), 0, MEAN), "num_latents must be an integer >= 1, got 0"),
-        (lambda: linear_gaussian(jax.random.key(0), 2, jnp.zeros((2, 2))), "data_mean must be a vector"),
+        (lambda: linear_gaussian(jax.random.key(0), 2, jnp.zeros(0)), "data_mean must be a vector"),
         (lambda: Pathwise(0), "Pathwise: num_samples must be an integer >= 1, got 0"),
         (lambda: DReG(0), "DReG: num_samples must be an integer >= 1, got 0"),
     ],

@@ -10,6 +10,9 @@ from relbo._types import Pair
 from relbo.estimators._logits import AbstractPlainLogitEstimator, Signal, continue_from, hard_draw, stack
 from relbo.models.base import Layers
 
+Vector = Float[Array, " d"]
+"""One number for each unit of a layer."""
+
 
 class AbstractAntitheticEstimator(AbstractPlainLogitEstimator):
     r"""An estimator that compares a draw with its antithetic partners, one for each layer.
@@ -25,13 +28,7 @@ class AbstractAntitheticEstimator(AbstractPlainLogitEstimator):
     num_samples: int = eqx.field(static=True, default=1)
 
     @abc.abstractmethod
-    def weight(
-        self,
-        logits: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        value: Float[Array, " d"],
-        partner: Float[Array, " d"],
-    ) -> Float[Array, " d"]:
+    def weight(self, logits: Vector, noise: Vector, value: Vector, partner: Vector) -> Vector:
         """What the difference of the two f is multiplied by, for one layer."""
 
     def signal(self, pair: Pair, x: PyTree, noise: Layers) -> Signal:

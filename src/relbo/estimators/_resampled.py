@@ -7,6 +7,7 @@ With z_1..z_S iid from r, u = log p - log q + T(x), g = log a and A = log p - lo
 are the coefficients of both gradients of the resampled ELBO (`vrs.py`); the variants keep the first.
 """
 
+import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -46,14 +47,9 @@ class VRSInfo(NamedTuple):
 
 
 class AbstractResampledEstimator(AbstractScoreEstimator[VRSState]):
-    """An estimator that draws from r; a file supplies `draw` and `coefficients` from `accept` and `resampled`.
+    """An estimator that draws from r, with the settings that `VRS` documents.
 
-    Args:
-        num_samples: S >= 2, accepted draws per datapoint.
-        threshold: how T(x) is set.
-        acceptance: the acceptance function.
-        max_rounds: a row gives up after max_rounds * S proposals.
-        throw: whether a row that gives up is an error; if not, it is left out of the gradient and counted.
+    A file supplies `draw` and `coefficients`, for which `accept` and `resampled` do the common part.
     """
 
     num_samples: int = eqx.field(static=True, default=2)
@@ -115,6 +111,25 @@ class AbstractResampledEstimator(AbstractScoreEstimator[VRSState]):
             ),
         )
         return weights, info
+
+
+class AbstractAcceptedEstimator(AbstractResampledEstimator):
+    """An estimator on the accepted draws alone; a file supplies `adjust`."""
+
+    @abc.abstractmethod
+    def adjust(self, weights: Coefficients) -> Coefficients:
+        """Its coefficients, from those of the resampled ELBO."""
+
+    def draw(self, streams: Streams, pair: Pair, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
+        """S accepted draws for each row."""
+        return self.accept(streams, pair, state, batch)
+
+    def coefficients(
+        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
+    ) -> tuple[Coefficients, VRSState, Info]:
+        """The weights c^p and c^q of the accepted draws."""
+        weights, info = self.resampled(log_p, log_q, draws)
+        return self.adjust(weights), state, info
 
 
 def check_acceptance(estimator: AbstractEstimator, threshold: Any, acceptance: Any) -> None:

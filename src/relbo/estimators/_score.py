@@ -17,34 +17,21 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from relbo._check import batch_size, is_int, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
-from relbo.estimators.base import AbstractEstimator, check_requirement
+from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid
 
 State = TypeVar("State")
 
 
-class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
-    """An estimator that supplies `start`, `draw` and `coefficients`."""
-
-    @abc.abstractmethod
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step."""
-
-    @abc.abstractmethod
-    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[Draws, State]:
-        """The z of this step, (b, K, ...), as constants of differentiation."""
+class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
+    """An estimator that supplies `start`, `draw` (which returns `Draws`) and `coefficients`."""
 
     @abc.abstractmethod
     def coefficients(
         self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: State, batch: Batch
     ) -> tuple[Coefficients, State, Info]:
         """The weights c^p and c^q of the draws, given their log densities."""
-
-    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step, for a dataset of `num_data` rows."""
-        check_requirement(self, pair)
-        return self.start(key, pair, num_data)
 
     def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""

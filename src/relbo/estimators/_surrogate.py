@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from relbo._check import batch_size
 from relbo._types import Batch, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators._score import check_num_samples, mean_over_valid
-from relbo.estimators.base import AbstractEstimator, check_requirement
+from relbo.estimators.base import AbstractDrawingEstimator
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid
 
@@ -26,19 +26,11 @@ State = TypeVar("State")
 Frozen = TypeVar("Frozen")
 
 
-class AbstractSurrogateEstimator(AbstractEstimator[State], Generic[State]):
+class AbstractSurrogateEstimator(AbstractDrawingEstimator[State], Generic[State]):
     """An estimator that supplies `start`, `draw` and `surrogate`."""
 
     num_samples: AbstractVar[int]
     """K >= 1, draws per datapoint."""
-
-    @abc.abstractmethod
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step."""
-
-    @abc.abstractmethod
-    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[PyTree, State]:
-        """Everything random, and everything else that is constant under differentiation."""
 
     @abc.abstractmethod
     def surrogate(
@@ -48,11 +40,6 @@ class AbstractSurrogateEstimator(AbstractEstimator[State], Generic[State]):
 
     def __check_init__(self) -> None:
         check_num_samples(self, self.num_samples, 1)
-
-    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step, for a dataset of `num_data` rows."""
-        check_requirement(self, pair)
-        return self.start(key, pair, num_data)
 
     def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""

@@ -11,7 +11,7 @@ gamma small: its parameters descend sum_i |gamma_i|^2, whose gradient is that of
 same noise as y, so that both are equal in value and only their derivatives differ.
 
 References:
-    Tucker et al. (2017), "REBAR", https://arxiv.org/abs/1703.07370, sections 3.1 and 3.3 and appendix B.
+    Tucker et al. (2017), "REBAR", https://arxiv.org/abs/1703.07370.
     Grathwohl et al. (2018), "Backpropagation through the void", https://arxiv.org/abs/1711.00123.
 """
 

@@ -8,14 +8,12 @@ one layer at a time, the layers above following each of the two. `DisARM` is bet
 
 Reference:
     Yin and Zhou (2019), "ARM: augment-REINFORCE-merge gradient for stochastic binary networks",
-    https://arxiv.org/abs/1807.11143, equations 5 and 11.
+    https://arxiv.org/abs/1807.11143.
 """
 
 from typing import ClassVar
 
-from jaxtyping import Array, Float
-
-from relbo.estimators._antithetic import AbstractAntitheticEstimator
+from relbo.estimators._antithetic import AbstractAntitheticEstimator, Vector
 
 
 class ARM(AbstractAntitheticEstimator):
@@ -27,12 +25,6 @@ class ARM(AbstractAntitheticEstimator):
 
     paper: ClassVar[str] = "Yin and Zhou 2019"
 
-    def weight(
-        self,
-        logits: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        value: Float[Array, " d"],
-        partner: Float[Array, " d"],
-    ) -> Float[Array, " d"]:
+    def weight(self, logits: Vector, noise: Vector, value: Vector, partner: Vector) -> Vector:
         """1/2 - u."""
         return 0.5 - noise

@@ -11,7 +11,7 @@ true lower bound for the relaxed model; for the model with bits it is biased. In
 the same noise makes.
 
 Reference:
-    Maddison, Mnih and Teh (2017), "The Concrete distribution", https://arxiv.org/abs/1611.00712, appendices B and C.
+    Maddison, Mnih and Teh (2017), "The Concrete distribution", https://arxiv.org/abs/1611.00712.
 """
 
 from typing import ClassVar

@@ -8,7 +8,7 @@ which is the mean of ARM's gamma given h and h', hence never worse: units where 
 
 References:
     Dong, Mnih and Tucker (2020), "DisARM: an antithetic gradient estimator for binary latent variables",
-    https://arxiv.org/abs/2006.10680, equation 5.
+    https://arxiv.org/abs/2006.10680.
     Yin, Ho and Zhou (2020) have it independently as U2G.
 """
 
@@ -16,9 +16,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from relbo.estimators._antithetic import AbstractAntitheticEstimator
+from relbo.estimators._antithetic import AbstractAntitheticEstimator, Vector
 
 
 class DisARM(AbstractAntitheticEstimator):
@@ -30,12 +29,6 @@ class DisARM(AbstractAntitheticEstimator):
 
     paper: ClassVar[str] = "Dong et al. 2020"
 
-    def weight(
-        self,
-        logits: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        value: Float[Array, " d"],
-        partner: Float[Array, " d"],
-    ) -> Float[Array, " d"]:
+    def weight(self, logits: Vector, noise: Vector, value: Vector, partner: Vector) -> Vector:
         """Half of sigmoid(|l|), signed, where the draws differ."""
         return 0.5 * (value - partner) * jax.nn.sigmoid(jnp.abs(logits))

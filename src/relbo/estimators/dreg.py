@@ -10,7 +10,7 @@ The signal-to-noise ratio then grows with K instead of falling.
 
 References:
     Tucker et al. (2019), "Doubly reparameterized gradient estimators for Monte Carlo objectives",
-    https://arxiv.org/abs/1810.04152, equation 8.
+    https://arxiv.org/abs/1810.04152.
     Rainforth et al. (2018), "Tighter variational bounds are not necessarily better".
 """
 

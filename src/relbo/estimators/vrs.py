@@ -14,19 +14,17 @@ Reference:
 
 from typing import ClassVar
 
-from jaxtyping import Array, Float
-
-from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
+from relbo._types import Bound, Coefficients
 from relbo.estimators._accepted import draw_accepted as draw_accepted
 from relbo.estimators._accepted import mean_acceptance as mean_acceptance
-from relbo.estimators._resampled import AbstractResampledEstimator
+from relbo.estimators._resampled import AbstractAcceptedEstimator
 from relbo.estimators._resampled import VRSInfo as VRSInfo
 from relbo.estimators._resampled import VRSState as VRSState
 from relbo.models.base import AbstractProposal
 
 
-class VRS(AbstractResampledEstimator):
-    """Variational rejection sampling.
+class VRS(AbstractAcceptedEstimator):
+    """Variational rejection sampling, both gradients as the bound has them.
 
     Args:
         num_samples: S >= 2, accepted draws per datapoint.
@@ -41,13 +39,6 @@ class VRS(AbstractResampledEstimator):
     requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Grover et al. 2018"
 
-    def draw(self, streams: Streams, pair: Pair, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
-        """S accepted draws for each row."""
-        return self.accept(streams, pair, state, batch)
-
-    def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
-    ) -> tuple[Coefficients, VRSState, Info]:
-        """The corrected Theorem 2, with a leave-one-out covariance."""
-        weights, info = self.resampled(log_p, log_q, draws)
-        return weights, state, info
+    def adjust(self, weights: Coefficients) -> Coefficients:
+        """The corrected Theorem 2 as it is."""
+        return weights

@@ -16,14 +16,13 @@ References:
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
-from relbo.estimators._resampled import AbstractResampledEstimator, VRSState
+from relbo._types import Bound, Coefficients
+from relbo.estimators._resampled import AbstractAcceptedEstimator
 from relbo.models.base import AbstractProposal
 
 
-class VRSWake(AbstractResampledEstimator):
+class VRSWake(AbstractAcceptedEstimator):
     """Variational rejection sampling whose proposal is trained on the accepted draws; settings as `VRS`."""
 
     bound: ClassVar[Bound] = Bound.R_ELBO
@@ -31,13 +30,6 @@ class VRSWake(AbstractResampledEstimator):
     requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Grover et al. 2018, with the wake step of Bornschein and Bengio 2015"
 
-    def draw(self, streams: Streams, pair: Pair, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
-        """S accepted draws for each row."""
-        return self.accept(streams, pair, state, batch)
-
-    def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
-    ) -> tuple[Coefficients, VRSState, Info]:
+    def adjust(self, weights: Coefficients) -> Coefficients:
         """Theta as VRS, uniform weights for phi."""
-        weights, info = self.resampled(log_p, log_q, draws)
-        return weights._replace(proposal=jnp.full_like(log_q, 1 / self.num_samples)), state, info
+        return weights._replace(proposal=jnp.full_like(weights.proposal, 1 / self.num_samples))
