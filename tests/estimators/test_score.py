@@ -11,7 +11,8 @@ from helpers import assert_trees_close, expected_gradient, table_pair, vrs_extra
 
 import relbo
 from relbo import exact
-from relbo.estimators import IWAE, NVIL, REINFORCE, RLOO, RWS, VIMCO, VRS, VRSAll, VRSRaw, VRSWake
+from relbo._types import EmptyState
+from relbo.estimators import IWAE, NVIL, REINFORCE, RLOO, RWS, VIMCO, VRS, VRSAll, VRSRaw, VRSWake, WakeSleep
 from relbo.estimators._resampled import VRSState
 from relbo.estimators.nvil import NVILState
 
@@ -175,6 +176,40 @@ def test_vrs_all_without_rejection_is_rloo_draw_for_draw():
     expected = jax.jit(rloo.estimate)(key, PAIR, rloo.init(key, PAIR, 3), batch)[0]
     got = jax.jit(every.estimate)(key, PAIR, every.init(key, PAIR, 3), batch)[0]
     assert_trees_close(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_wake_sleep_learns_theta_awake_and_phi_asleep(k):
+    # all tuples of draws from q(z | x), times all tuples of dreams (x', z') from p
+    awake, asleep = exact.tuples(4, k), exact.tuples(8, k)
+    rows = [np.repeat(np.arange(len(awake)), len(asleep)), np.tile(np.arange(len(asleep)), len(awake))]
+    log_p = jnp.ravel(PAIR.model.log_table())
+    prob = jnp.exp(jnp.sum(LOG_Q[awake], axis=-1)[rows[0]] + jnp.sum(log_p[asleep], axis=-1)[rows[1]])
+    dreamt_x, dreamt_z = np.divmod(asleep[rows[1]], 4)
+    draws = (jnp.asarray(awake[rows[0]]), (jnp.asarray(dreamt_x), jnp.asarray(dreamt_z)))
+    batch = relbo.Batch(jnp.full(len(prob), X), jnp.zeros(len(prob), int))
+    got = gradient(lambda p: jnp.sum(prob * WakeSleep(k).surrogate(p, draws, EmptyState(), batch)[0]), PAIR)
+
+    def imitation(pair):
+        log_q = jax.vmap(lambda x: exact.log_proposal(pair.proposal, x, SUPPORT))(jnp.arange(2))
+        return jnp.sum(jnp.exp(log_p) * jnp.ravel(log_q))
+
+    bound = gradient(exact.iwae, PAIR, X, SUPPORT, k)
+    assert_trees_close(got.model, bound.model)
+    assert_trees_close(got.proposal, gradient(imitation, PAIR).proposal)
+    assert not WakeSleep.unbiased
+    assert far_apart(got.proposal, bound.proposal)
+
+
+def test_wake_sleep_dreams_come_from_the_model():
+    """Frequencies of the 8 states of (x, z) in 8,000 dreams: |z| < 5, false-failure rate 5e-6."""
+    batch = relbo.Batch(jnp.zeros(2_000, int), jnp.zeros(2_000, int))
+    streams = relbo._types.split_streams(jax.random.key(9))
+    (awake, (x, z)), _ = jax.jit(WakeSleep(4).draw)(streams, PAIR, EmptyState(), batch)
+    assert awake.shape == x.shape == z.shape == (2_000, 4)
+    prob = np.exp(np.ravel(PAIR.model.log_table()))
+    count = np.bincount(np.ravel(4 * x + z), minlength=8)
+    assert np.abs((count - 8_000 * prob) / np.sqrt(8_000 * prob * (1 - prob))).max() < 5
 
 
 @pytest.mark.parametrize(
