@@ -18,12 +18,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from relbo import bounds, rejection
+from relbo import bounds, rejection, rejection_batch
 from relbo._check import is_int, require
 from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators._score import AbstractScoreEstimator, leave_one_out
-from relbo.models.base import AbstractProposal
+from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.thresholds import AbstractThreshold, Quantile
 
 
@@ -153,6 +153,10 @@ def draw_accepted(
     throw: bool = True,
 ) -> rejection.Accepted:
     """`num_samples` draws from r(z | x) for each datapoint, under thresholds `t`."""
+    if isinstance(pair.model, AbstractBatchModel) and isinstance(pair.proposal, AbstractBatchProposal):
+        return rejection_batch.sample(
+            streams, pair, x, t, acceptance, num_samples=num_samples, max_rounds=max_rounds, throw=throw
+        )
 
     def propose(key: PRNGKeyArray, row: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
         return pair.proposal.sample_and_log_prob(key, row[0])
