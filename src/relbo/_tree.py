@@ -17,7 +17,7 @@ def tree_add(a: Tree, b: Tree) -> Tree:
     )
 
 
-def tree_scale(tree: Tree, factor: float | Float[Array, ""]) -> Tree:
+def tree_scale(tree: Tree, factor: int | float | Float[Array, ""]) -> Tree:
     """Every leaf times a number."""
     return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
 

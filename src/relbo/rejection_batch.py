@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, require
 from relbo._types import Pair, Streams
@@ -61,11 +61,11 @@ def sample(
     num_rows = t.shape[0]
     lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], (num_rows, num_samples))
 
-    def propose(number: Int[Array, ""]) -> tuple[PyTree, Array, LogProbs]:
-        z = proposal.sample_batch(jax.random.fold_in(streams.propose, number), x, num_samples)
+    def propose(key_propose: PRNGKeyArray, key_accept: PRNGKeyArray) -> tuple[PyTree, Array, LogProbs]:
+        z = proposal.sample_batch(key_propose, x, num_samples)
         log_p, log_q = model.log_joint_batch(x, z), proposal.log_prob_batch(z, x)
         log_a = acceptance.log_prob(log_odds_of(log_p, log_q, t[:, None].astype(log_p.dtype)))
-        keys = jax.random.split(jax.random.fold_in(streams.accept, number), log_a.shape)
+        keys = jax.random.split(key_accept, log_a.shape)
         accept = jax.vmap(jax.vmap(lambda k: log_uniform(k, log_a.dtype)))(keys) <= log_a
         return z, accept, LogProbs(log_p, log_q)
 
@@ -87,7 +87,12 @@ def sample(
         missing = jnp.any(progress.accepted < num_samples)
         return missing & (progress.rounds < max_rounds) & ~progress.nan_p & ~progress.nan_q
 
-    z, accept, first = propose(jnp.zeros((), jnp.int32))
+    def next_round(progress: _Progress) -> _Progress:
+        keys = (jax.random.fold_in(key, progress.rounds) for key in (streams.propose, streams.accept))
+        return absorb(progress, *propose(*keys))
+
+    # the first round draws what an estimator without rejection would draw from the same key
+    z, accept, first = propose(streams.propose, streams.accept)
     nothing = _Progress(
         z=jax.tree.map(jnp.zeros_like, z),
         accepted=jnp.zeros(num_rows, jnp.int32),
@@ -97,7 +102,7 @@ def sample(
         nan_q=jnp.zeros((), bool),
     )
     progress = absorb(nothing, z, accept, first)
-    progress = jax.lax.while_loop(unfinished, lambda p: absorb(p, *propose(p.rounds)), progress)
+    progress = jax.lax.while_loop(unfinished, next_round, progress)
     result = Accepted(
         z=progress.z,
         num_proposals=progress.num_proposals,
