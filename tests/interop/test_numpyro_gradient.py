@@ -91,7 +91,9 @@ def test_expected_gradient_with_a_reparameterised_shared_latent():
     losses, grads = estimates(
         loss, programs.MOVED_PARAMS, programs.moved_model, programs.moved_guide, NUM_KEYS, subsample_size=2
     )
-    value, gradient = jax.jit(jax.value_and_grad(lambda p: programs.exact_moved(exact.r_elbo, p, T)))(programs.MOVED_PARAMS)
+    value, gradient = jax.jit(jax.value_and_grad(lambda p: programs.exact_moved(exact.r_elbo, p, T)))(
+        programs.MOVED_PARAMS
+    )
     assert_mean(losses, -value)
     assert_mean(grads, jax.tree.map(jnp.negative, gradient))
 

@@ -14,4 +14,6 @@ from relbo.interop.numpyro._losses import RWS as RWS
 from relbo.interop.numpyro._losses import VIMCO as VIMCO
 from relbo.interop.numpyro._losses import ResampledELBO as ResampledELBO
 from relbo.interop.numpyro._objective import EstimatorELBO as EstimatorELBO
+from relbo.interop.numpyro._resample import Resampled as Resampled
+from relbo.interop.numpyro._resample import resample as resample
 from relbo.interop.numpyro._svi import SVI as SVI

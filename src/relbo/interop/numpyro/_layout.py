@@ -1,5 +1,6 @@
 """What two traces tell about a model and its guide: which latents there are, and which belong to a row of data."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,10 @@ from numpyro.ops.provenance import eval_provenance
 
 Trace = dict[str, dict[str, Any]]
 """Sites by name, as `numpyro.handlers.trace` records them."""
+
+
+WHOLE = "relbo$whole"
+"""In place of the name of a plate: take the whole program as one row."""
 
 
 class Layout(NamedTuple):
@@ -109,20 +114,22 @@ def choose_plate(latents: Trace, wanted: str | None) -> str | None:
     return common[0]
 
 
-def find_layout(guide_trace: Trace, model_trace: Trace, wanted: str | None, leaks: Any) -> Layout:
+def find_layout(
+    guide_trace: Trace, model_trace: Trace, wanted: str | None, leaks: Callable[[str, tuple[str, ...]], bool]
+) -> Layout:
     """Divides the latents into rows.
 
     Args:
         guide_trace: a run of the guide.
         model_trace: the model, replayed on it.
-        wanted: plate chosen by the user.
+        wanted: plate chosen by the user, or `WHOLE`.
         leaks: `plate, names -> bool`, whether a site outside the plate depends on the named local latents.
     """
     check_match(guide_trace, model_trace)
     latents = {name: site for name, site in latents_of(guide_trace).items() if not is_deterministic(site)}
     if not latents:
         raise ValueError("the guide must have a random latent to draw; for one of Delta sites only, use Trace_ELBO().")
-    plate = choose_plate(latents, wanted)
+    plate = None if wanted == WHOLE else choose_plate(latents, wanted)
     local = {name: site for name, site in latents.items() if frame_of(site, plate) is not None}
     if plate is None or leaks(plate, tuple(local)):
         return Layout(None, 1, 1, dict.fromkeys(latents, 0), (), ())

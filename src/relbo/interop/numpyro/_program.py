@@ -73,6 +73,12 @@ class Program:
         self.key, self.plates = key, {}
         guide_trace, model_trace = run(model, guide, args, kwargs, key, params)
         self.plates = plates_of(model_trace, guide_trace)
+        self.sizes = {
+            name: (site["value"].shape[0], site["args"][0])
+            for tr in (model_trace, guide_trace)
+            for name, site in tr.items()
+            if site["type"] == "plate"
+        }
         self.mutable = {
             name: site["value"]
             for tr in (guide_trace, model_trace)
@@ -106,6 +112,14 @@ class Program:
                 for name in self.layout.local
             },
         )
+
+    def sites(self, params: dict[str, Any], local: dict[str, Any]) -> dict[str, Array]:
+        """Values of every latent and deterministic site of the model at one whole-batch draw."""
+        values = {name: local[name].value if name in self.noisy else local[name] for name in self.layout.local}
+        values = {**params, **self.plates, **values}
+        _, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values)
+        wanted = {name: site for name, site in model_trace.items() if site["type"] == "deterministic"}
+        return {name: site["value"] for name, site in {**latents_of(model_trace), **wanted}.items()}
 
     def score(self, params: dict[str, Any], shared: dict[str, Array], local: dict[str, Any]) -> Parts:
         """Log densities of one whole-batch draw, as functions of the parameters and of the shared latents."""
