@@ -17,7 +17,6 @@ from relbo.interop.numpyro import RLOO, RWS, VIMCO, EstimatorELBO, ResampledELBO
 
 MAX_Z = 6.0
 NUM_KEYS = 4_000
-QUICK_COMPILATION = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def estimates(loss, params, model, guide, num_keys, **kwargs):
@@ -26,7 +25,7 @@ def estimates(loss, params, model, guide, num_keys, **kwargs):
     def one(key):
         return jax.value_and_grad(lambda p: loss.loss(key, p, model, guide, programs.X, **kwargs))(params)
 
-    return jax.jit(jax.vmap(one), compiler_options=QUICK_COMPILATION)(jax.random.split(jax.random.key(7), num_keys))
+    return programs.quick(jax.vmap(one))(jax.random.split(jax.random.key(7), num_keys))
 
 
 def assert_mean(samples, expected):
@@ -57,7 +56,7 @@ def test_expected_gradient_is_exact(name, subsample_size):
     losses, grads = estimates(
         loss, programs.PARAMS, programs.model, programs.guide, NUM_KEYS, subsample_size=subsample_size
     )
-    value, gradient = jax.jit(jax.value_and_grad(bound))(programs.PARAMS)
+    value, gradient = programs.quick(jax.value_and_grad(bound))(programs.PARAMS)
     if name == "rws":
         gradient = programs.wake_gradient(programs.PARAMS, 3)
     assert_mean(losses, -value)
@@ -81,7 +80,7 @@ def test_expected_gradient_with_a_discrete_shared_latent(loss, bound):
         NUM_KEYS,
         subsample_size=2,
     )
-    value, gradient = jax.jit(jax.value_and_grad(bound))(programs.SHARED_PARAMS)
+    value, gradient = programs.quick(jax.value_and_grad(bound))(programs.SHARED_PARAMS)
     assert_mean(losses, -value)
     assert_mean(grads, jax.tree.map(jnp.negative, gradient))
 
@@ -91,7 +90,7 @@ def test_expected_gradient_with_a_reparameterised_shared_latent():
     losses, grads = estimates(
         loss, programs.MOVED_PARAMS, programs.moved_model, programs.moved_guide, NUM_KEYS, subsample_size=2
     )
-    value, gradient = jax.jit(jax.value_and_grad(lambda p: programs.exact_moved(exact.r_elbo, p, T)))(
+    value, gradient = programs.quick(jax.value_and_grad(lambda p: programs.exact_moved(exact.r_elbo, p, T)))(
         programs.MOVED_PARAMS
     )
     assert_mean(losses, -value)
@@ -119,7 +118,7 @@ def test_without_rejection_it_is_rloo_bit_for_bit():
 
     def gradient(loss):
         value = jax.grad(lambda p: loss.loss(key, p, programs.model, programs.guide, programs.X))
-        return jax.jit(value, compiler_options=QUICK_COMPILATION)(programs.PARAMS)
+        return programs.quick(value)(programs.PARAMS)
 
     always = EstimatorELBO(relbo.VRS(2, threshold=relbo.Fixed(0.0), acceptance=relbo.Always()))
     infinite = ResampledELBO(threshold=float("inf"), num_samples=2)

@@ -35,7 +35,7 @@ class Resampled(NamedTuple):
     """
 
     samples: dict[str, Array]
-    """(num_samples, ...) values of the latent and deterministic sites of the model, as `MCMC.get_samples()` has them."""
+    """(num_samples, ...) values of the model's latent and deterministic sites, as `MCMC.get_samples()` has them."""
     acceptance: Float[Array, " b"]
     """(S-1)/(N-1) for each row: the unbiased estimate of the acceptance rate."""
     log_evidence: float
