@@ -32,7 +32,8 @@ def expected_gradient(estimator, pair, x, support, log_draw, num_samples, extra=
     n = index.shape[0]
     batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
     draws = Draws(z, extra(n))
-    weights, _, _ = estimator.coefficients(log_p[index], log_q[index], draws, None, batch)
+    state = estimator.init(jax.random.key(0), pair, 1)
+    weights, _, _ = estimator.coefficients(log_p[index], log_q[index], draws, state, batch)
 
     def total(c):  # the weight that each state's score gets in expectation
         flat = (prob[:, None] * c).reshape(-1)

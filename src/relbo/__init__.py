@@ -1,6 +1,7 @@
 """relbo: variational inference that buys posterior accuracy with compute."""
 
 from relbo import bounds as bounds
+from relbo import data as data
 from relbo import estimators as estimators
 from relbo import exact as exact
 from relbo import rejection as rejection
@@ -16,6 +17,7 @@ from relbo.estimators import RLOO as RLOO
 from relbo.estimators import VIMCO as VIMCO
 from relbo.estimators import VRS as VRS
 from relbo.estimators import AbstractEstimator as AbstractEstimator
+from relbo.evaluate import evaluate as evaluate
 from relbo.models.base import AbstractBernoulliProposal as AbstractBernoulliProposal
 from relbo.models.base import AbstractModel as AbstractModel
 from relbo.models.base import AbstractProposal as AbstractProposal
@@ -24,5 +26,7 @@ from relbo.thresholds import AbstractThreshold as AbstractThreshold
 from relbo.thresholds import Fixed as Fixed
 from relbo.thresholds import Quantile as Quantile
 from relbo.thresholds import Rate as Rate
+from relbo.train.fit import FitResult as FitResult
+from relbo.train.fit import fit as fit
 
 __version__ = "0.1.0"

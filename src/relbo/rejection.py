@@ -63,7 +63,7 @@ class _Progress(NamedTuple):
     nan_q: Bool[Array, ""]
 
 
-def row_keys(key: PRNGKeyArray, num_rows: int) -> PRNGKeyArray:
+def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
     """The key of each row's stream."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 

@@ -363,7 +363,7 @@ def solve_rate(
     low = u - jnp.max(jnp.where(possible, log_w, -jnp.inf))
     high = u - jnp.min(jnp.where(possible, log_w, jnp.inf)) + 30.0 * jnp.any(~possible).astype(log_w.dtype)
 
-    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array | int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = 0.5 * (low + high)
         too_low = jnp.mean(jnp.exp(acceptance.log_prob(log_w + middle))) < rate

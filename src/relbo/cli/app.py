@@ -7,13 +7,16 @@ code 2. `--debug`, anywhere on the line, shows the traceback instead.
 import importlib
 import sys
 
+import equinox as eqx
 import typer
 from rich.console import Console
 
-COMMANDS = ("reproduce",)
+from relbo.train.errors import TrainingError
+
+COMMANDS = ("train", "evaluate", "data", "reproduce")
 """Modules of `relbo.cli`; each has `register(app)`."""
 
-USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
+USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)
 """What a user can cause and mend; anything else is a bug of ours."""
 
 

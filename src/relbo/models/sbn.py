@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo._check import is_int, require
 from relbo._types import Pair
 from relbo.models.base import AbstractBernoulliProposal, AbstractModel, Layers
-from relbo.units import Unit, log_bernoulli
+from relbo.units import Unit, log_bernoulli, uniform_noise
 
 
 class Affine(eqx.Module):
@@ -120,8 +121,8 @@ class SBNProposal(AbstractBernoulliProposal):
     def noise(self, key: PRNGKeyArray) -> Layers:
         """Uniform noise for every unit."""
         biases = [conditional.output.bias for conditional in self.upward]
-        keys = jax.random.split(key, len(biases))
-        return tuple(jax.random.uniform(k, b.shape, b.dtype) for k, b in zip(keys, biases, strict=True))
+        ends = np.cumsum([b.size for b in biases])
+        return tuple(jnp.split(uniform_noise(key, (int(ends[-1]),), biases[0].dtype), ends[:-1]))
 
 
 def sbn(

@@ -1,0 +1,57 @@
+"""From a name or a path to a checked dataset."""
+
+import difflib
+from pathlib import Path
+
+from relbo.data import files, locate
+from relbo.data.dataset import Dataset
+from relbo.data.sources import DIGITS, SOURCES, Source
+
+DEFAULT = DIGITS.name
+
+
+def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+    """A named dataset or a user's file.
+
+    Args:
+        name_or_path: a name of `relbo.data.SOURCES`, or the path of an `.npz` file whose `train`, `valid` and `test`
+            are matrices of 0s and 1s (any numeric or boolean dtype), or bit-packed uint8 beside `<split>_shape`.
+        data_dir: where the files of named datasets are looked for first; then `$RELBO_DATA`, then the user's cache.
+
+    Returns:
+        The checked dataset; for a named one its content is the published content, bit for bit.
+
+    Raises:
+        FileNotFoundError: the file is nowhere; the message says how to get it.
+        ValueError: the name is unknown, or the file is not what it should be.
+    """
+    if name_or_path in SOURCES:
+        return load_source(SOURCES[name_or_path], data_dir)
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".npz" or len(path.parts) > 1 or path.exists():
+        return files.load_file(path)
+    close = difflib.get_close_matches(name_or_path, SOURCES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "see `relbo data list`."
+    raise ValueError(
+        f"data must be one of {', '.join(SOURCES)} or the path of an .npz file, got {name_or_path!r}; {hint}"
+    )
+
+
+def load_source(source: Source, data_dir: Path | None = None) -> Dataset:
+    """A named dataset."""
+    return source.read(present(source, data_dir) or _missing(source, data_dir))
+
+
+def present(source: Source, data_dir: Path | None = None) -> Path | None:
+    """The file of a named dataset, if it is there."""
+    if source.name == DIGITS.name:
+        return Path(__file__).with_name(source.file)
+    return locate.find(source.file, data_dir)
+
+
+def _missing(source: Source, data_dir: Path | None) -> Path:
+    searched = ", ".join(str(place) for place in locate.places(data_dir))
+    raise FileNotFoundError(
+        f"{source.file} (the {source.name} data) is in none of the places searched ({searched}); {source.advice()}, or "
+        f"name its directory with --data-dir or ${locate.VARIABLE}."
+    )

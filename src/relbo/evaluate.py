@@ -1,0 +1,251 @@
+r"""Evaluation: ELBO, IS-k and RS-k of any model, streamed so that memory does not grow with k or the data.
+
+    elbo     mean log w, one draw from q
+    is:K     log mean_K w                              K draws from q
+    rs:K     log mean_K exp A + log Zhat               K draws from r
+
+For RS the threshold of a point comes from a separate draw, Zhat from fresh proposals that are independent of both
+(never K/N), and IS at K / Z_R draws, which costs the same, is computed beside it.
+
+Every value comes with two errors: the standard error over datapoints, and the Monte-Carlo error of the mean, from
+repeating the evaluation with other random numbers.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
+
+from relbo import bounds as bound_functions
+from relbo._check import is_int, require
+from relbo._types import Pair, Streams
+from relbo.acceptance import AbstractAcceptance, Soft
+from relbo.estimators._score import log_densities
+from relbo.estimators.vrs import draw_accepted
+from relbo.rejection import row_keys
+from relbo.thresholds import AbstractThreshold, Quantile
+
+LANES = 1_000
+"""Draws that are evaluated at once: few enough to stay in cache, many enough to fill the matrix products."""
+FRESH_DRAWS = 1_000
+"""Draws behind T and behind Zhat in RS-k."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundName:
+    """A parsed bound: `elbo`, `is:K` or `rs:K`."""
+
+    kind: str
+    num_samples: int
+
+    @classmethod
+    def parse(cls, text: str) -> "BoundName":
+        """Reads `elbo`, `is:K` or `rs:K`."""
+        match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]*)", text.strip().lower())
+        if match is None:
+            raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {text!r}.")
+        return cls(match[1] or "elbo", int(match[2] or 1))
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "elbo" else f"{self.kind}:{self.num_samples}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A bound on a set of datapoints, in nats."""
+
+    name: str
+    values: np.ndarray
+    """(repeats, n) bound of each datapoint."""
+    extra: dict[str, float] = dataclasses.field(default_factory=dict)
+    """For RS: mean acceptance rate, and IS at the same number of proposals."""
+
+    @property
+    def per_datapoint(self) -> np.ndarray:
+        """(n,) mean over repeats."""
+        return self.values.mean(axis=0)
+
+    @property
+    def mean(self) -> float:
+        """Mean over datapoints and repeats."""
+        return float(self.values.mean())
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean over datapoints; NaN for a single one."""
+        size = self.values.shape[1]
+        return float(self.per_datapoint.std(ddof=1) / math.sqrt(size)) if size > 1 else math.nan
+
+    @property
+    def monte_carlo_error(self) -> float:
+        """Standard deviation of `mean` over evaluations with other random numbers; NaN for a single repeat."""
+        repeats, size = self.values.shape
+        if repeats < 2:
+            return math.nan
+        return float(np.sqrt(self.values.var(axis=0, ddof=1).sum() / repeats) / size)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        return {
+            "bound": self.name,
+            "mean": self.mean,
+            "nll": -self.mean,
+            "standard_error": self.standard_error,
+            "monte_carlo_error": self.monte_carlo_error,
+            "num_datapoints": self.values.shape[1],
+            "repeats": self.values.shape[0],
+            **self.extra,
+        }
+
+
+def log_weights_of(pair: Pair, row_key: PRNGKeyArray, x: PyTree, position: Int[Array, " k"]) -> Float[Array, " k"]:
+    """Log w of the draws at the given positions of a datapoint's stream."""
+
+    def one(j: Array) -> Array:
+        z, log_q = pair.proposal.sample_and_log_prob(jax.random.fold_in(row_key, j), x)
+        return pair.model.log_joint(x, z) - log_q
+
+    return jax.vmap(one)(position)
+
+
+@eqx.filter_jit
+def _importance(
+    pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree, k: Int[Array, ""], chunk: int
+) -> Float[Array, " b"]:
+    # log mean_k w by a running log-sum-exp over chunks of draws; k is traced, so no bound compiles twice
+    size = keys.shape[0]
+
+    def body(i: Array, total: Float[Array, " b"]) -> Float[Array, " b"]:
+        position = i * chunk + jnp.arange(chunk, dtype=jnp.int32)
+        log_w = jax.vmap(lambda key, row: log_weights_of(pair, key, row, position))(keys, x)
+        log_w = jnp.where((position < k)[None, :], log_w, -jnp.inf)
+        return jnp.logaddexp(total, jax.scipy.special.logsumexp(log_w, axis=1))
+
+    dtype = jax.eval_shape(lambda: jax.vmap(lambda q, r: log_weights_of(pair, q, r, jnp.zeros(1, jnp.int32)))(keys, x))
+    start = jnp.full(size, -jnp.inf, dtype.dtype)
+    total = jax.lax.fori_loop(0, (k + chunk - 1) // chunk, body, start)
+    return total - jnp.log(k.astype(total.dtype))
+
+
+@eqx.filter_jit
+def _resampled(
+    pair: Pair,
+    keys: Shaped[Array, "b ..."],
+    x: PyTree,
+    k: int,
+    threshold: AbstractThreshold,
+    acceptance: AbstractAcceptance,
+    max_rounds: int,
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+    # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
+    split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
+
+    def prepare(args: tuple[Array, PyTree]) -> tuple[Array, Array]:
+        key, row = args
+        t = threshold.solve(key[0], pair, row, acceptance)
+        fresh = log_weights_of(pair, key[1], row, jnp.arange(FRESH_DRAWS))
+        return t, bound_functions.log_z_fresh(fresh, t, acceptance)
+
+    t, log_z = jax.lax.map(prepare, (split, x))  # a row at a time: its draws alone fill the matrix products
+    # the draws of a block share one key; the other two streams belong to rows
+    streams = Streams(*jax.random.split(split[0, 2], 3))
+    accepted = draw_accepted(streams, pair, x, t, acceptance, num_samples=k, max_rounds=max_rounds)
+    log_p, log_q = log_densities(pair, x, accepted.z)
+    return bound_functions.rs(log_p - log_q, t, log_z, acceptance), jnp.exp(log_z)
+
+
+def evaluate(
+    pair: Pair,
+    x: PyTree,
+    bounds: Sequence[str] = ("elbo", "is:25"),
+    *,
+    key: PRNGKeyArray,
+    repeats: int = 2,
+    threshold: AbstractThreshold | None = None,
+    acceptance: AbstractAcceptance | None = None,
+    max_rounds: int = 10_000,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, Estimate]:
+    """Evaluates bounds on the log evidence of every datapoint.
+
+    Args:
+        pair: model and proposal.
+        x: datapoints, the first axis of every leaf running over them.
+        bounds: any of `elbo`, `is:K`, `rs:K`.
+        key: randomness.
+        repeats: independent evaluations, >= 2 for a Monte-Carlo error.
+        threshold: how T is set for RS; by default the 0.9 quantile over 1,000 draws.
+        acceptance: acceptance of RS; by default `Soft()`.
+        max_rounds: RS gives up on a point after max_rounds * K proposals.
+        on_progress: called with the number of draws done since the last call.
+
+    Returns:
+        An `Estimate` for each bound, under its name.
+    """
+    require(is_int(repeats, at_least=1), "evaluate: repeats", "an integer >= 1", repeats)
+    threshold = Quantile(0.9, num_draws=FRESH_DRAWS) if threshold is None else threshold
+    acceptance = Soft() if acceptance is None else acceptance
+    names = [BoundName.parse(b) for b in bounds]
+    leaves = jax.tree.leaves(x)
+    require(len(leaves) > 0 and np.shape(leaves[0])[:1] not in ((), (0,)), "evaluate: x", "at least one datapoint", x)
+    report = on_progress or (lambda done: None)
+
+    def importance(k: int, key: PRNGKeyArray) -> np.ndarray:
+        chunk = min(k, 100)
+        parts = []
+        for keys, rows, keep in _blocks(key, x, max(LANES // chunk, 1)):
+            parts.append(np.asarray(_importance(pair, keys, rows, jnp.asarray(k, jnp.int32), chunk))[:keep])
+            report(keep * k)
+        return np.concatenate(parts)
+
+    result: dict[str, Estimate] = {}
+    for name in names:
+        keys = jax.random.split(jax.random.fold_in(key, _stable_number(name)), repeats + 1)
+        if name.kind != "rs":
+            values = np.stack([importance(name.num_samples, k) for k in keys[:repeats]])
+            result[str(name)] = Estimate(str(name), values)
+            continue
+        runs = []
+        for repeat_key in keys[:repeats]:
+            parts = []
+            for block_keys, rows, keep in _blocks(repeat_key, x, 50):
+                rs, z = _resampled(pair, block_keys, rows, name.num_samples, threshold, acceptance, max_rounds)
+                parts.append(np.stack([np.asarray(rs)[:keep], np.asarray(z)[:keep]]))
+                report(keep * name.num_samples)
+            runs.append(np.concatenate(parts, axis=1))
+        both = np.stack(runs)  # (repeats, 2, n)
+        rate = float(both[:, 1].mean())
+        matched = round(name.num_samples / rate)
+        extra = {
+            "acceptance_rate": rate,
+            "matched_is_samples": matched,
+            "matched_is_mean": float(importance(matched, keys[repeats]).mean()),
+        }
+        result[str(name)] = Estimate(str(name), both[:, 0], extra)
+    return result
+
+
+def _stable_number(name: BoundName) -> int:
+    return name.num_samples + 2**24 * (name.kind == "rs")
+
+
+def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[Shaped[Array, "b ..."], PyTree, int]]:
+    # equal blocks, the last one padded by repeating its last row; keys belong to rows, not to blocks
+    total = jax.tree.leaves(x)[0].shape[0]
+    size = min(size, total)
+    keys = row_keys(key, total)
+    for start in range(0, total, size):
+        rows = np.minimum(np.arange(start, start + size), total - 1)
+        yield keys[rows], jax.tree.map(lambda v, rows=rows: _as_input(v[rows]), x), min(size, total - start)
+
+
+def _as_input(v: Array | np.ndarray) -> Array:
+    # stored images are bytes of 0 and 1
+    return jnp.asarray(v, jnp.result_type(float)) if v.dtype == np.uint8 else jnp.asarray(v)

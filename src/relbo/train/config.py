@@ -1,0 +1,163 @@
+"""What a run of the command line is, as plain JSON, and how its parts are built from it."""
+
+import ast
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from relbo._types import Pair
+from relbo.acceptance import AbstractAcceptance, Always, Hard, Soft
+from relbo.data import Dataset
+from relbo.estimators import REGISTRY, AbstractEstimator
+from relbo.models.sbn import sbn
+from relbo.thresholds import AbstractThreshold, Fixed, Quantile, Rate
+from relbo.train.log import write_json
+
+SCHEDULES = ("constant", "cosine", "linear")
+EXTENDABLE = ("epochs", "patience", "valid_every")
+"""What a resumed run may change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run of `relbo train`."""
+
+    data: str = "digits"
+    layers: tuple[int, ...] = (200,)
+    num_hidden: int = 0
+    estimator: str = "vrs"
+    num_samples: int = 5
+    threshold: str = "quantile:0.9"
+    """`quantile:GAMMA`, `rate:Z` or `fixed:T`; read by estimators with a threshold."""
+    num_draws: int = 100
+    refresh_epochs: float = 10.0
+    acceptance: str = "soft:1.0"
+    """`soft:T`, `hard` or `always`; read by estimators with an acceptance."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Other fields of the estimator."""
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    schedule: str = "constant"
+    optimizer_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batch_size: int = 50
+    epochs: int = 30
+    seed: int = 0
+    valid_bound: str = "is:10"
+    valid_every: int = 1
+    patience: int | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the one that it continues."""
+        free = set(EXTENDABLE) - ({"epochs"} if self.schedule != "constant" else set())
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
+
+    def save(self, run: Path) -> None:
+        """Writes RUN/config.json."""
+        write_json(run / "config.json", dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, run: Path) -> "RunConfig":
+        """Reads RUN/config.json."""
+        path = Path(run) / "config.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{run} is not a run of `relbo train`: expected the file {path}.")
+        try:
+            values = json.loads(path.read_text())
+            return cls(**{**values, "layers": tuple(values["layers"])})
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: expected the configuration of a run, got {error}.") from error
+
+
+def build_pair(config: RunConfig, data: Dataset) -> Pair:
+    """The sigmoid belief network of a run, as it is before the first step."""
+    mean = jnp.asarray(data.mean(), jnp.result_type(float))
+    return sbn(jax.random.fold_in(jax.random.key(config.seed), 1), config.layers, mean, num_hidden=config.num_hidden)
+
+
+def build_threshold(text: str, *, num_draws: int, every: int) -> AbstractThreshold:
+    """Reads `quantile:GAMMA`, `rate:Z` or `fixed:T`."""
+    kind, _, number = text.partition(":")
+    try:
+        value = float(number)
+        makers: dict[str, Callable[[], AbstractThreshold]] = {
+            "quantile": lambda: Quantile(value, num_draws, every),
+            "rate": lambda: Rate(value, num_draws),
+            "fixed": lambda: Fixed(value),
+        }
+        make = makers[kind]
+    except (KeyError, ValueError):
+        raise ValueError(f"threshold must be quantile:GAMMA, rate:Z or fixed:T, got {text!r}.") from None
+    return make()
+
+
+def build_acceptance(text: str) -> AbstractAcceptance:
+    """Reads `soft:T`, `hard` or `always`."""
+    kind, _, number = text.partition(":")
+    if kind == "soft":
+        try:
+            sharpness = float(number or 1.0)
+        except ValueError:
+            raise ValueError(f"acceptance must be soft:T, hard or always, got {text!r}.") from None
+        return Soft(sharpness)
+    if text in ("hard", "always"):
+        return Hard() if text == "hard" else Always()
+    raise ValueError(f"acceptance must be soft:T, hard or always, got {text!r}.")
+
+
+def build_estimator(config: RunConfig, steps_per_epoch: int) -> AbstractEstimator:
+    """The estimator of a run."""
+    if config.estimator not in REGISTRY:
+        raise ValueError(f"estimator must be one of {', '.join(sorted(REGISTRY))}, got {config.estimator!r}.")
+    cls = REGISTRY[config.estimator]
+    fields = {field.name for field in dataclasses.fields(cls)}
+    every = max(1, round(config.refresh_epochs * steps_per_epoch))
+    common: dict[str, Any] = {
+        "num_samples": config.num_samples,
+        "threshold": build_threshold(config.threshold, num_draws=config.num_draws, every=every),
+        "acceptance": build_acceptance(config.acceptance),
+    }
+    unknown = sorted(set(config.settings) - fields)
+    if unknown:
+        known = ", ".join(sorted(fields))
+        raise ValueError(f"{config.estimator} has no setting {unknown[0]!r}; its settings are {known}.")
+    return cls(**{name: value for name, value in common.items() if name in fields} | config.settings)
+
+
+def build_optimizer(config: RunConfig, num_steps: int) -> optax.GradientTransformation:
+    """The optimiser of a run: any one of Optax that takes a learning rate."""
+    make = getattr(optax, config.optimizer, None)
+    if not callable(make):
+        raise ValueError(f"optimizer must be the name of an Optax optimiser such as adam, got {config.optimizer!r}.")
+    schedules = {
+        "constant": lambda: config.lr,
+        "cosine": lambda: optax.cosine_decay_schedule(config.lr, max(num_steps, 1)),
+        "linear": lambda: optax.linear_schedule(config.lr, 0.0, max(num_steps, 1)),
+    }
+    if config.schedule not in schedules:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {config.schedule!r}.")
+    if not config.lr > 0:
+        raise ValueError(f"lr must be a number > 0, got {config.lr!r}.")
+    try:
+        return make(learning_rate=schedules[config.schedule](), **config.optimizer_settings)
+    except TypeError as error:
+        raise ValueError(f"optax.{config.optimizer} does not take these settings: {error}.") from error
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Reads NAME=VALUE words; a value that is not a Python literal is a string."""
+    settings = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"a setting must be NAME=VALUE, got {pair!r}.")
+        try:
+            settings[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            settings[name] = text
+    return settings

@@ -1,0 +1,172 @@
+"""The training loop: many steps in one compiled call, for any model and any estimator.
+
+A step is `estimate`, negate once, `optimizer.update`, apply. The loop never asks which estimator it runs. Everything
+that a step does follows from the `TrainState`: the batch from (key, step), the randomness from (key, step). Hence a
+run that goes on from a saved state is the run that was never stopped, bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from relbo._types import Batch, Info, Pair
+from relbo.estimators.base import AbstractEstimator
+
+Transform = Callable[[PRNGKeyArray, PyTree], PyTree]
+"""`(key, rows) -> x`: what turns stored rows into observations, inside the compiled step."""
+
+
+class TrainState(NamedTuple):
+    """All that the next step needs."""
+
+    pair: Pair
+    opt_state: Any
+    estimator_state: Any
+    key: PRNGKeyArray
+    """Root of the run's randomness; it never changes."""
+    step: Int[Array, ""]
+    """Steps taken."""
+
+
+class Fault(NamedTuple):
+    """Why a chunk of steps stopped early; all false if it did not."""
+
+    bound: Array
+    """The bound of some row is not finite."""
+    model: Array
+    """The gradient of the model is not finite."""
+    proposal: Array
+    """The gradient of the proposal is not finite."""
+
+
+class Chunk(NamedTuple):
+    """What a chunk of steps reports: means over its steps."""
+
+    num_steps: Int[Array, ""]
+    """Steps taken; the last one is the faulty one if there was a fault."""
+    bound: Float[Array, ""]
+    """Mean bound over valid rows, in nats."""
+    num_proposals: Float[Array, ""]
+    """Proposals paid for, in total."""
+    num_left_out: Float[Array, ""]
+    """Rows left out of the gradient, in total."""
+    extra: dict[str, Float[Array, ""]]
+    """Mean of each field of the estimator's own info."""
+    fault: Fault
+
+
+def init_state(
+    key: PRNGKeyArray,
+    pair: Pair,
+    estimator: AbstractEstimator,
+    optimizer: optax.GradientTransformation,
+    num_data: int,
+) -> TrainState:
+    """State before the first step."""
+    key_estimator, key_run = jax.random.split(key)
+    return TrainState(
+        pair=pair,
+        opt_state=optimizer.init(eqx.filter(pair, eqx.is_inexact_array)),
+        estimator_state=estimator.init(key_estimator, pair, num_data),
+        key=key_run,
+        step=jnp.zeros((), jnp.int32),
+    )
+
+
+def epoch_order(key: PRNGKeyArray, epoch: int, num_data: int) -> Int[Array, " n"]:
+    """The order in which an epoch visits the rows."""
+    key_order, _ = jax.random.split(key)
+    return jax.random.permutation(jax.random.fold_in(key_order, epoch), num_data)
+
+
+def make_step(
+    estimator: AbstractEstimator, optimizer: optax.GradientTransformation, transform: Transform
+) -> Callable[[TrainState, PyTree, Int[Array, " b"]], tuple[TrainState, Info, Fault]]:
+    """One step as a pure function of (state, data, rows)."""
+
+    def step(state: TrainState, data: PyTree, index: Int[Array, " b"]) -> tuple[TrainState, Info, Fault]:
+        _, key_steps = jax.random.split(state.key)
+        key_data, key_estimate = jax.random.split(jax.random.fold_in(key_steps, state.step))
+        x = transform(key_data, jax.tree.map(lambda rows: rows[index], data))
+        grads, estimator_state, info = estimator.estimate(
+            key_estimate, state.pair, state.estimator_state, Batch(x, index)
+        )
+        fault = Fault(
+            bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
+            model=~_is_finite(grads.model),
+            proposal=~_is_finite(grads.proposal),
+        )
+        descent = jax.tree.map(jnp.negative, grads)
+        params = eqx.filter(state.pair, eqx.is_inexact_array)
+        updates, opt_state = optimizer.update(descent, state.opt_state, params)
+        pair = eqx.apply_updates(state.pair, updates)
+        return TrainState(pair, opt_state, estimator_state, state.key, state.step + 1), info, fault
+
+    return step
+
+
+def make_chunk(
+    estimator: AbstractEstimator,
+    optimizer: optax.GradientTransformation,
+    transform: Transform,
+    batch_size: int,
+) -> Callable[..., tuple[TrainState, Chunk]]:
+    """Many steps in one compiled call, `(state, data, order, first, count) -> (state, Chunk)`.
+
+    `first` is the position in `order` of the first batch and `count` the number of steps; both are traced, so one
+    compilation serves every chunk. A step with a fault ends the chunk, and its state is not to be used.
+    """
+    step = make_step(estimator, optimizer, transform)
+
+    def rows(order: Array, first: Array, i: Array) -> Array:
+        return jax.lax.dynamic_slice(order, (first + i * batch_size,), (batch_size,))
+
+    @eqx.filter_jit
+    def chunk(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
+        arrays, static = eqx.partition(state, eqx.is_array)
+        first_rows = rows(order, first, jnp.zeros_like(count))
+        shapes = eqx.filter_eval_shape(lambda: _summary(step(state, data, first_rows)[1]))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        no_fault = Fault(*[jnp.zeros((), bool)] * 3)
+
+        def go_on(carry: Any) -> Array:
+            i, _, _, fault = carry
+            return (i < count) & ~(fault.bound | fault.model | fault.proposal)
+
+        def body(carry: Any) -> Any:
+            i, arrays, total, _ = carry
+            new, info, fault = step(eqx.combine(arrays, static), data, rows(order, first, i))
+            total = jax.tree.map(jnp.add, total, _summary(info))
+            return i + 1, eqx.filter(new, eqx.is_array), total, fault
+
+        done, arrays, total, fault = jax.lax.while_loop(go_on, body, (jnp.zeros_like(count), arrays, zero, no_fault))
+        steps = jnp.maximum(done, 1).astype(total["bound"].dtype)
+        valid = jnp.maximum(total["valid"], 1)
+        extra = {name: value / steps for name, value in total["extra"].items()}
+        report = Chunk(done, total["bound"] / valid, total["proposals"], total["left_out"], extra, fault)
+        return eqx.combine(arrays, static), report
+
+    return chunk
+
+
+def _is_finite(tree: PyTree) -> Array:
+    # one sum per leaf: NaN and inf survive it
+    total = sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), jnp.zeros((), jnp.float32))
+    return jnp.isfinite(total)
+
+
+def _summary(info: Info) -> dict[str, Any]:
+    dtype = jnp.float32
+    extra = info.extra._asdict() if hasattr(info.extra, "_asdict") else {}
+    return {
+        "bound": jnp.sum(jnp.where(info.valid, info.bound, 0)).astype(dtype),
+        "valid": jnp.sum(info.valid).astype(dtype),
+        "left_out": jnp.sum(~info.valid).astype(dtype),
+        "proposals": jnp.sum(info.num_proposals).astype(dtype),
+        "extra": {name: jnp.mean(jnp.asarray(value).astype(dtype)) for name, value in extra.items()},
+    }

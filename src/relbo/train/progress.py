@@ -1,0 +1,47 @@
+"""The progress bar of a training run."""
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """Steps done, step rate, bound, acceptance and time left."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self._bar = RichProgress(
+            TextColumn("[bold]step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._done = done
+        self._task = self._bar.add_task("", total=total, completed=done, facts="compiling")
+        self._last: tuple[int, float] | None = None
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, step: int, record: dict[str, Any]) -> None:
+        """Shows the state of the run after a chunk of steps."""
+        facts = [f"bound {record['bound']:.2f}"]
+        if "valid_bound" in record:
+            facts.append(f"valid {record['valid_bound']:.2f}")
+        if "acceptance" in record:
+            facts.append(f"acceptance {record['acceptance']:.2f}")
+        if self._last is not None and record["seconds"] > self._last[1]:
+            rate = (step - self._last[0]) / (record["seconds"] - self._last[1])
+            facts.insert(0, f"{rate:.0f}/s")
+        self._last = (step, record["seconds"])
+        self._bar.update(self._task, completed=step, facts="  ".join(facts))

@@ -1,0 +1,211 @@
+"""The trainer: a resumed run is the run that was never stopped, and trouble is named."""
+
+import dataclasses
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import relbo
+from relbo.data import Dataset
+from relbo.models.toy import PoissonProposal, PoissonTarget
+from relbo.train.errors import TrainingError
+from relbo.train.fit import source_of
+from relbo.train.loop import epoch_order, init_state, make_chunk, make_step
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(0).integers(0, 2, (40, 6)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def data(rows):
+    return Dataset("small", "binary", rows, rows[:10], rows[:10])
+
+
+@pytest.fixture(scope="module")
+def pair(data):
+    return relbo.sbn(jax.random.key(0), [3], jnp.asarray(data.mean()))
+
+
+VRS = relbo.VRS(2, relbo.Quantile(0.8, 10, every=5))
+
+
+def same(a, b):
+    return bool(eqx.tree_equal(a, b))
+
+
+@pytest.mark.parametrize("estimator", [VRS, relbo.VRS(2, relbo.Rate(0.5, 10))], ids=["quantile", "rate"])
+def test_resumed_run_is_the_uninterrupted_run(tmp_path, data, pair, estimator):
+    options = {"batch_size": 8, "seed": 3, "checkpoint_every": 3, "log_every": 2, "valid_bound": "is:2"}
+    whole = relbo.fit(pair, estimator, data, num_epochs=5, out=tmp_path / "whole", **options)
+    relbo.fit(pair, estimator, data, num_epochs=2, out=tmp_path / "parts", **options)
+    parts = relbo.fit(pair, estimator, data, num_epochs=5, out=tmp_path / "parts", resume=True, **options)
+    assert same(whole.state, parts.state)
+    assert same(whole.best, parts.best) and whole.best_bound == parts.best_bound
+    assert not same(whole.pair, pair)
+
+    def records(path):
+        lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in record.items() if k != "seconds"} for record in lines]
+
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+
+
+def test_resume_goes_back_to_the_checkpoint(tmp_path, data, pair):
+    """What a killed run had logged after its last checkpoint is recorded once, not twice."""
+    options = {"batch_size": 8, "checkpoint_every": 5, "log_every": 1, "valid_bound": "is:2"}
+    whole = relbo.fit(pair, VRS, data, num_epochs=3, out=tmp_path / "run", **options)
+    log = tmp_path / "run" / "metrics.jsonl"
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines, '{"step": 16, "bound": 1.0}', '{"step": 17, "bo']))
+    again = relbo.fit(pair, VRS, data, num_epochs=3, out=tmp_path / "run", resume=True, **options)
+    assert log.read_text().splitlines() == lines
+    assert same(whole.state, again.state)
+
+
+def test_a_chunk_is_its_steps(data, pair):
+    optimizer = optax.adam(1e-2)
+    source = source_of(data)
+    state = init_state(jax.random.key(1), pair, VRS, optimizer, 40)
+    order = epoch_order(state.key, 0, 40)
+    step = eqx.filter_jit(make_step(VRS, optimizer, source.transform))
+    chunk = make_chunk(VRS, optimizer, source.transform, 8)
+    by_chunk, report = chunk(state, source.train, order, jnp.asarray(8, jnp.int32), jnp.asarray(3, jnp.int32))
+    by_step, bounds = state, []
+    for i in range(1, 4):
+        by_step, info, _ = step(by_step, source.train, order[8 * i : 8 * i + 8])
+        bounds.append(np.mean(info.bound))
+    assert int(by_chunk.step) == 3
+    np.testing.assert_allclose(report.bound, np.mean(bounds), rtol=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12),
+        *[eqx.filter(s.pair, eqx.is_array) for s in (by_chunk, by_step)],
+    )
+
+
+def test_every_epoch_visits_every_row_once():
+    key = jax.random.key(0)
+    first, second = epoch_order(key, 0, 40), epoch_order(key, 1, 40)
+    assert sorted(first.tolist()) == list(range(40)) == sorted(second.tolist())
+    assert first.tolist() != second.tolist()
+
+
+def test_one_compilation_for_all_chunks(data, pair):
+    traces = []
+
+    class Counting(relbo.AbstractEstimator):
+        inner: relbo.RLOO = relbo.RLOO(2)
+        bound, unbiased, requires, paper = relbo.RLOO.bound, True, relbo.AbstractProposal, ""
+
+        def init(self, key, pair, num_data):
+            return self.inner.init(key, pair, num_data)
+
+        def estimate(self, key, pair, state, batch):
+            traces.append(1)
+            return self.inner.estimate(key, pair, state, batch)
+
+    relbo.fit(pair, Counting(), data, num_epochs=4, batch_size=8, log_every=3, valid_bound="is:2")
+    assert len(traces) == 2  # once for the shapes of the report, once for the compiled loop
+
+
+def test_gray_images_are_binarised_by_level(rows):
+    levels = np.tile(np.array([0, 51, 255], np.uint8), (2000, 1))
+    ones = np.ones((2, 3), np.uint8)
+    source = source_of(Dataset("gray", "gray", levels, ones, ones))
+    x = np.asarray(source.transform(jax.random.key(0), source.train))
+    assert set(np.unique(x)) <= {0.0, 1.0}
+    assert x[:, 0].sum() == 0 and x[:, 2].sum() == 2000
+    # binomial(2000, 0.2): 5 standard deviations, false failure 6e-7
+    assert abs(x[:, 1].mean() - 0.2) < 5 * np.sqrt(0.16 / 2000)
+
+
+def test_training_improves_the_bound(data, pair):
+    result = relbo.fit(
+        pair, relbo.RLOO(4), data, num_epochs=40, batch_size=8, optimizer=optax.adam(3e-2), valid_bound="is:20"
+    )
+    assert result.metrics[-1]["valid_bound"] > result.metrics[0]["valid_bound"] + 0.1
+    assert result.best_bound == max(record["valid_bound"] for record in result.metrics)
+
+
+def test_early_stopping(data, pair):
+    result = relbo.fit(
+        pair, relbo.RLOO(2), data, num_epochs=50, batch_size=8, optimizer=optax.sgd(0.0), patience=2, valid_bound="is:2"
+    )
+    assert result.stopped == "early"
+    assert int(result.state.step) == 3 * 5
+
+
+class Breaking(relbo.AbstractModel):
+    """log p turns into NaN when its parameter has been trained below a limit."""
+
+    a: jax.Array
+    limit: float = eqx.field(static=True, default=-0.5)
+
+    def log_joint(self, x, z):
+        return jnp.where(self.a < self.limit, jnp.nan, -self.a) + 0 * jnp.sum(x) - 1.0
+
+    def sample(self, key):
+        raise AssertionError("not used")
+
+
+def breaking_pair():
+    return relbo.Pair(Breaking(jnp.zeros(())), PoissonProposal(jnp.zeros(())))
+
+
+def test_non_finite_values_stop_the_run_and_leave_the_checkpoint(tmp_path):
+    pair = breaking_pair()
+    x = jnp.ones((8, 1))
+    options = {"batch_size": 4, "optimizer": optax.sgd(0.1), "checkpoint_every": 2, "log_every": 1}
+    with pytest.raises(TrainingError, match="step 7: the bound of a datapoint.*not finite"):
+        relbo.fit(pair, relbo.RLOO(2), x, num_epochs=20, out=tmp_path / "run", **options)
+    going = relbo.fit(pair, relbo.RLOO(2), x, num_epochs=3, out=tmp_path / "run", resume=True, **options)
+    assert int(going.state.step) == 6 and np.isfinite(going.state.pair.model.a)
+
+
+def test_exhaustion_follows_the_policy_of_the_core():
+    pair = relbo.Pair(PoissonTarget(jnp.asarray(2.0)), PoissonProposal(jnp.asarray(0.0)))
+    x = jnp.zeros((4, 1))
+    strict = relbo.VRS(2, relbo.Fixed(-50.0), max_rounds=2)
+    with pytest.raises(TrainingError, match="between steps 0 and 2: .*max_rounds"):
+        relbo.fit(pair, strict, x, num_epochs=1, batch_size=2)
+    lenient = dataclasses.replace(strict, throw=False)
+    result = relbo.fit(pair, lenient, x, num_epochs=1, batch_size=2)
+    assert result.metrics[-1]["num_left_out"] == 4
+    assert same(result.pair, pair)
+
+
+def test_other_data_or_settings_are_refused_by_name(tmp_path, data, rows, pair):
+    options = {"batch_size": 8, "valid_bound": "is:2"}
+    relbo.fit(pair, VRS, data, num_epochs=1, out=tmp_path / "run", **options)
+    with pytest.raises(ValueError, match="holds a run already"):
+        relbo.fit(pair, VRS, data, num_epochs=1, out=tmp_path / "run", **options)
+    other = Dataset("small", "binary", 1 - rows, rows[:10], rows[:10])
+    with pytest.raises(ValueError, match="data was .* and is now"):
+        relbo.fit(pair, VRS, other, num_epochs=2, out=tmp_path / "run", resume=True, **options)
+    with pytest.raises(ValueError, match="batch_size was 8 and is now 4"):
+        relbo.fit(pair, VRS, data, num_epochs=2, out=tmp_path / "run", resume=True, batch_size=4)
+    with pytest.raises(ValueError, match=r"estimator was .*VRS.* and is now .*RLOO"):
+        relbo.fit(pair, relbo.RLOO(2), data, num_epochs=2, out=tmp_path / "run", resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer from 1 to the 40 training datapoints, got 0"),
+        ({"batch_size": 41}, "from 1 to the 40 training datapoints, got 41"),
+        ({"num_epochs": -1}, "num_epochs must be an integer >= 0, got -1"),
+        ({"log_every": 0}, "log_every must be an integer >= 1, got 0"),
+        ({"valid_bound": "is:0"}, "a bound must be elbo, is:K or rs:K"),
+        ({"patience": 0}, "patience must be None or an integer >= 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be an integer >= 1, got 0"),
+    ],
+)
+def test_bad_settings(data, pair, options, message):
+    with pytest.raises(ValueError, match=message):
+        relbo.fit(pair, relbo.RLOO(2), data, **{"num_epochs": 1, "batch_size": 8, **options})
