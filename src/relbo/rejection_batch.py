@@ -6,7 +6,7 @@ from r(z) proportional to q(z) a(z), as with `relbo.rejection`; only the cost di
 for finished rows too: the batch pays for its slowest row.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,18 @@ class _Progress(NamedTuple):
     rounds: Int[Array, ""]
     nan_p: Bool[Array, ""]
     nan_q: Bool[Array, ""]
+
+
+def is_batched(pair: Pair) -> bool:
+    """Whether both halves of the pair are evaluated for all rows together."""
+    return isinstance(pair.model, AbstractBatchModel) and isinstance(pair.proposal, AbstractBatchProposal)
+
+
+def fresh_log_weights_batch(key: PRNGKeyArray, pair: Any, x: PyTree, num_draws: int) -> Float[Array, "b n"]:
+    """Log w = log p - log q of `num_draws` draws from q for every row; -inf where log p is."""
+    z = pair.proposal.sample_batch(key, x, num_draws)
+    log_p, log_q = pair.model.log_joint_batch(x, z), pair.proposal.log_prob_batch(z, x)
+    return jax.lax.stop_gradient(log_odds_of(log_p, log_q, jnp.zeros(())))
 
 
 def sample(
@@ -56,8 +68,8 @@ def sample(
     """
     require(is_int(num_samples, at_least=1), "num_samples", "an integer >= 1", num_samples)
     require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
-    model, proposal = pair.model, pair.proposal
-    assert isinstance(model, AbstractBatchModel) and isinstance(proposal, AbstractBatchProposal)
+    model: Any = pair.model
+    proposal: Any = pair.proposal
     num_rows = t.shape[0]
     lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], (num_rows, num_samples))
 

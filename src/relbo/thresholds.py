@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._check import is_int, is_real, require, rows_in_range
+from relbo._check import checked_rows, is_int, is_real, require
 from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
-from relbo.models.base import AbstractBatchModel, AbstractBatchProposal
 from relbo.rejection import LogProbs, row_keys
+from relbo.rejection_batch import fresh_log_weights_batch, is_batched
 
 State = TypeVar("State")
 
@@ -385,24 +385,12 @@ def solve_where(
     """`threshold.solve` for the rows that are due, behind one `lax.cond` for the batch."""
 
     def solve_all() -> Array:
-        if isinstance(pair.model, AbstractBatchModel) and isinstance(pair.proposal, AbstractBatchProposal):
-            z = pair.proposal.sample_batch(key, batch.x, threshold.num_draws)
-            log_p, log_q = pair.model.log_joint_batch(batch.x, z), pair.proposal.log_prob_batch(z, batch.x)
-            log_w = jax.lax.stop_gradient(log_odds_of(log_p, log_q, jnp.zeros(())))
+        if is_batched(pair):
+            log_w = fresh_log_weights_batch(key, pair, batch.x, threshold.num_draws)
             solved = jax.vmap(lambda f: threshold.from_log_weights(f, acceptance))(log_w)
-            return jnp.where(due, solved.astype(otherwise.dtype), otherwise)
-        keys = row_keys(key, due.shape[0])
-        solved = jax.vmap(lambda k, x: threshold.solve(k, pair, x, acceptance))(keys, batch.x)
+        else:
+            keys = row_keys(key, due.shape[0])
+            solved = jax.vmap(lambda k, x: threshold.solve(k, pair, x, acceptance))(keys, batch.x)
         return jnp.where(due, solved.astype(otherwise.dtype), otherwise)
 
     return jax.lax.cond(jnp.any(due), solve_all, lambda: otherwise)
-
-
-def checked_rows(index: Int[Array, " b"], num_data: int) -> Int[Array, " b"]:
-    """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
-    rows_in_range(index, num_data)
-    return eqx.error_if(
-        index,
-        jnp.any((index < 0) | (index >= num_data)),
-        f"batch.index must lie in [0, {num_data}), the num_data given to init; got a row outside of it.",
-    )

@@ -34,8 +34,9 @@ def thresholds(state):
 
 def test_training_raises_the_bound_with_numpyros_own_svi():
     svi = make_svi(VIMCO(4), numpyro.infer.SVI)
-    result = run(svi, 300, programs.X)
-    assert jnp.mean(result.losses[-50:]) < jnp.mean(result.losses[:50]) - 0.3
+    far = {"means": jnp.array([5.0, -5.0, 3.0])}
+    result = run(svi, 300, programs.X, init_params=far)
+    assert jnp.mean(result.losses[-50:]) < jnp.mean(result.losses[:20]) - 3.0
     assert result.state.mutable_state is None
 
 

@@ -23,7 +23,7 @@ from relbo._check import is_int, require
 from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators._score import AbstractScoreEstimator, leave_one_out
-from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
+from relbo.models.base import AbstractProposal
 from relbo.thresholds import AbstractThreshold, Quantile
 
 
@@ -153,7 +153,7 @@ def draw_accepted(
     throw: bool = True,
 ) -> rejection.Accepted:
     """`num_samples` draws from r(z | x) for each datapoint, under thresholds `t`."""
-    if isinstance(pair.model, AbstractBatchModel) and isinstance(pair.proposal, AbstractBatchProposal):
+    if rejection_batch.is_batched(pair):
         return rejection_batch.sample(
             streams, pair, x, t, acceptance, num_samples=num_samples, max_rounds=max_rounds, throw=throw
         )
