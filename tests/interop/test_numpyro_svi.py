@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from interop import programs
 from numpyro.distributions import constraints
-from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, AutoMultivariateNormal, AutoNormal
+from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
 from relbo.interop.numpyro import RLOO, SVI, VIMCO, ResampledELBO
 from relbo.interop.numpyro._objective import STATE_SITE
@@ -77,9 +77,11 @@ def test_evaluate_uses_the_thresholds_of_the_state_and_plain_svi_solves_its_own(
     ours, plain = make_svi(loss), make_svi(loss, numpyro.infer.SVI)
     state = programs.quick(lambda s: ours.update(s, programs.X)[0])(ours.init(jax.random.key(0), programs.X))
     plain.init(jax.random.key(0), programs.X)
-    values = ours.evaluate(state, programs.X), plain.evaluate(state._replace(mutable_state=None), programs.X)
-    np.testing.assert_allclose(*values, atol=0.5)
-    info = loss.info(jax.random.key(1), ours.get_params(state), programs.model, programs.guide, programs.X)
+    mine = programs.quick(lambda s: ours.evaluate(s, programs.X))(state)
+    theirs = programs.quick(lambda s: plain.evaluate(s, programs.X))(state._replace(mutable_state=None))
+    np.testing.assert_allclose(mine, theirs, atol=0.5)
+    arguments = (ours.get_params(state), programs.model, programs.guide, programs.X)
+    info = programs.quick(lambda key: loss.info(key, *arguments))(jax.random.key(1))
     assert jnp.all(info.valid) and info.extra.acceptance.shape == (programs.NUM_ROWS,)
     np.testing.assert_allclose(jnp.mean(info.extra.acceptance), 0.3, atol=0.12)
 
@@ -100,14 +102,12 @@ def test_constrained_parameters_and_a_delta_for_what_all_rows_share():
             z = numpyro.sample("z", dist.Bernoulli(0.5))
             numpyro.sample("x", dist.Normal(2.0 * z, scale), obs=x)
 
-    def local_guide(x):
+    def guide(x):
+        numpyro.sample("scale", dist.Delta(numpyro.param("s", 1.0, constraint=constraints.positive)))
         with numpyro.plate("data", 4):
             p = numpyro.param("p", 0.5 * jnp.ones(4), constraint=constraints.unit_interval, event_dim=0)
             numpyro.sample("z", dist.Bernoulli(p))
 
-    guide = AutoGuideList(model)
-    guide.append(AutoDelta(numpyro.handlers.block(model, hide=["z"])))
-    guide.append(local_guide)
     result = run(SVI(model, guide, OPTIM, VIMCO(4)), 200, programs.X)
     assert jnp.all((result.params["p"] > 0) & (result.params["p"] < 1))
     assert result.params["p"][0] < 0.2 and result.params["p"][3] > 0.8  # x = -1 and x = 2
