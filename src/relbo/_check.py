@@ -3,9 +3,11 @@
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 
 def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noqa: FBT001
@@ -48,3 +50,13 @@ def rows_in_range(index: Array, num_data: int) -> None:
             f"batch.index must lie in [0, {num_data}), the num_data given to init; got values from {low} to "
             f"{high}. Pass the size of the whole dataset to init, or row numbers that start at 0."
         )
+
+
+def checked_rows(index: Int[Array, " b"], num_data: int) -> Int[Array, " b"]:
+    """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
+    rows_in_range(index, num_data)
+    return eqx.error_if(
+        index,
+        jnp.any((index < 0) | (index >= num_data)),
+        f"batch.index must lie in [0, {num_data}), the num_data given to init; got a row outside of it.",
+    )

@@ -70,8 +70,9 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 
 
-def _log_uniform(key: PRNGKeyArray, dtype: jnp.dtype) -> Array:
-    # log U from 32 bits: a 24-bit uniform is 0 once in 2^23 and would then accept anything
+def log_uniform(key: PRNGKeyArray, dtype: jnp.dtype) -> Array:
+    """Log U, U uniform on (0, 1)."""
+    # from 32 bits: a 24-bit uniform is 0 once in 2^23 and would then accept anything
     bits = jax.random.bits(key, dtype=jnp.uint32).astype(dtype)
     return jnp.log(bits + jnp.asarray(0.5, dtype)) - jnp.asarray(32 * 0.6931471805599453, dtype)
 
@@ -126,7 +127,7 @@ def sample(
 
     def judge(accept_key: PRNGKeyArray, row: PyTree, z: PyTree) -> tuple[Array, LogProbs]:
         log_a, log_probs = log_accept(row, z)
-        return _log_uniform(accept_key, log_a.dtype) <= log_a, log_probs
+        return log_uniform(accept_key, log_a.dtype) <= log_a, log_probs
 
     def first_round() -> tuple[_Progress, LogProbs, PyTree]:
         z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
@@ -198,20 +199,27 @@ def sample(
     progress = jax.lax.while_loop(unfinished, step, progress)
     exhausted = progress.accepted < num_samples
     result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated, first_z)
-    return _refuse_failures(result, progress, num_samples, max_rounds, throw=throw)
+    return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)
 
 
-def _refuse_failures(
-    result: Accepted, progress: _Progress, num_samples: int, max_rounds: int, *, throw: bool
+def refuse_failures(
+    result: Accepted,
+    nan_p: Bool[Array, ""],
+    nan_q: Bool[Array, ""],
+    num_samples: int,
+    max_rounds: int,
+    *,
+    throw: bool,
 ) -> Accepted:
+    """Raises for NaN log densities and, with `throw`, for rows that gave up."""
     result = eqx.error_if(
         result,
-        progress.nan_p,
+        nan_p,
         "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.",
     )
     result = eqx.error_if(
         result,
-        progress.nan_q,
+        nan_q,
         "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.",
     )
     if not throw:

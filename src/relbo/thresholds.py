@@ -10,17 +10,18 @@ constant under differentiation (docs/errata.md, E15).
 """
 
 import abc
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._check import is_int, is_real, require, rows_in_range
+from relbo._check import checked_rows, is_int, is_real, require
 from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.rejection import LogProbs, row_keys
+from relbo.rejection_batch import fresh_log_weights_batch, is_batched
 
 State = TypeVar("State")
 
@@ -54,6 +55,10 @@ class AbstractThreshold(eqx.Module, Generic[State]):
         self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
     ) -> Float[Array, ""]:
         """T for one datapoint outside the training set, from fresh draws."""
+
+    @abc.abstractmethod
+    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
+        """T for one datapoint, from the log weights of n fresh draws."""
 
     @abc.abstractmethod
     def age(self, state: State, index: Int[Array, " b"]) -> Int[Array, " b"]:
@@ -109,6 +114,10 @@ class Fixed(AbstractThreshold[FixedState]):
     ) -> Float[Array, ""]:
         """Returns the value."""
         return jnp.asarray(self.value)
+
+    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
+        """Returns the value."""
+        return jnp.asarray(self.value, log_w.dtype)
 
     def age(self, state: FixedState, index: Int[Array, " b"]) -> Int[Array, " b"]:
         """A constant never ages."""
@@ -188,8 +197,14 @@ class Quantile(AbstractThreshold[QuantileState]):
         self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
     ) -> Float[Array, ""]:
         """The empirical gamma quantile of log q - log p over `num_draws` draws from q."""
-        surprise = jnp.sort(-fresh_log_weights(key, pair, x, self.num_draws))
-        rank = min(max(int(-(-self.gamma * self.num_draws // 1)), 1), self.num_draws) - 1
+        log_w = fresh_log_weights(key, pair, x, self.num_draws)
+        return self.from_log_weights(log_w, Soft() if acceptance is None else acceptance)
+
+    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
+        """The empirical gamma quantile of -log w, which does not depend on the acceptance."""
+        num_draws = log_w.shape[0]
+        surprise = jnp.sort(-log_w)
+        rank = min(max(int(-(-self.gamma * num_draws // 1)), 1), num_draws) - 1
         finite = jnp.where(jnp.isposinf(surprise), -jnp.inf, surprise)
         return jnp.minimum(surprise[rank], jnp.max(finite))
 
@@ -308,7 +323,11 @@ class Rate(AbstractThreshold[RateState]):
     ) -> Float[Array, ""]:
         """T at which the mean acceptance over `num_draws` draws from q is z."""
         log_w = fresh_log_weights(key, pair, x, self.num_draws)
-        return solve_rate(log_w, self.z, Soft() if acceptance is None else acceptance)
+        return self.from_log_weights(log_w, Soft() if acceptance is None else acceptance)
+
+    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
+        """T at which the mean acceptance over these draws is z."""
+        return solve_rate(log_w, self.z, acceptance)
 
     def age(self, state: RateState, index: Int[Array, " b"]) -> Int[Array, " b"]:
         """Steps since the last visit."""
@@ -357,7 +376,7 @@ def solve_rate(
 def solve_where(
     due: Array,
     otherwise: Float[Array, " b"],
-    threshold: AbstractThreshold,
+    threshold: Any,  # Quantile or Rate: what has num_draws
     key: PRNGKeyArray,
     pair: Pair,
     batch: Batch,
@@ -366,18 +385,12 @@ def solve_where(
     """`threshold.solve` for the rows that are due, behind one `lax.cond` for the batch."""
 
     def solve_all() -> Array:
-        keys = row_keys(key, due.shape[0])
-        solved = jax.vmap(lambda k, x: threshold.solve(k, pair, x, acceptance))(keys, batch.x)
+        if is_batched(pair):
+            log_w = fresh_log_weights_batch(key, pair, batch.x, threshold.num_draws)
+            solved = jax.vmap(lambda f: threshold.from_log_weights(f, acceptance))(log_w)
+        else:
+            keys = row_keys(key, due.shape[0])
+            solved = jax.vmap(lambda k, x: threshold.solve(k, pair, x, acceptance))(keys, batch.x)
         return jnp.where(due, solved.astype(otherwise.dtype), otherwise)
 
     return jax.lax.cond(jnp.any(due), solve_all, lambda: otherwise)
-
-
-def checked_rows(index: Int[Array, " b"], num_data: int) -> Int[Array, " b"]:
-    """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
-    rows_in_range(index, num_data)
-    return eqx.error_if(
-        index,
-        jnp.any((index < 0) | (index >= num_data)),
-        f"batch.index must lie in [0, {num_data}), the num_data given to init; got a row outside of it.",
-    )

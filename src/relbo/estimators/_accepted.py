@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo import rejection
+from relbo import rejection, rejection_batch
 from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 
@@ -20,6 +20,10 @@ def draw_accepted(
     throw: bool = True,
 ) -> rejection.Accepted:
     """`num_samples` draws from r(z | x) for each datapoint, under thresholds `t`."""
+    if rejection_batch.is_batched(pair):
+        return rejection_batch.sample(
+            streams, pair, x, t, acceptance, num_samples=num_samples, max_rounds=max_rounds, throw=throw
+        )
 
     def propose(key: PRNGKeyArray, row: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
         return pair.proposal.sample_and_log_prob(key, row[0])

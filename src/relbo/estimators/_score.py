@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from relbo._check import batch_size, is_int, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
-from relbo.models.base import AbstractProposal
+from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.rejection import draw_grid
 
 State = TypeVar("State")
@@ -96,6 +96,8 @@ def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[A
 
 def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"], Float[Array, "b k"]]:
     """Log p(x, z) and log q(z | x) of K draws for each of b datapoints."""
+    if isinstance(pair.model, AbstractBatchModel) and isinstance(pair.proposal, AbstractBatchProposal):
+        return pair.model.log_joint_batch(x, z), pair.proposal.log_prob_batch(z, x)
 
     def one(x: PyTree, z: PyTree) -> tuple[Array, Array]:
         log_p, log_q = pair.model.log_joint(x, z), pair.proposal.log_prob(z, x)
@@ -111,6 +113,8 @@ def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"]
 
 def draw_iid(key: PRNGKeyArray, proposal: AbstractProposal, x: PyTree, num_samples: int) -> Draws:
     """K independent draws from q for each datapoint."""
+    if isinstance(proposal, AbstractBatchProposal):
+        return Draws(proposal.sample_batch(key, x, num_samples))
     num_rows = jax.tree.leaves(x)[0].shape[0]
     return Draws(draw_grid(key, proposal.sample, x, num_rows, num_samples))
 

@@ -1,0 +1,46 @@
+"""Small operations on pytrees."""
+
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+Tree = TypeVar("Tree")
+
+
+def tree_add(a: Tree, b: Tree) -> Tree:
+    """The sum of two trees of one structure; None, where a gradient has no leaf, counts as nothing."""
+    return jax.tree.map(
+        lambda u, v: v if u is None else u if v is None else u + v, a, b, is_leaf=lambda leaf: leaf is None
+    )
+
+
+def tree_scale(tree: Tree, factor: int | float | Float[Array, ""]) -> Tree:
+    """Every leaf times a number."""
+    return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
+
+
+def attach_gradient(value: Float[Array, ""], grads: PyTree, params: PyTree) -> Float[Array, ""]:
+    r"""A number equal to `value` whose gradient in `params` is exactly `grads`.
+
+        value + <stop(grads), params - stop(params)>
+
+    It lets a framework that differentiates a loss, forwards or backwards, take a gradient that was obtained
+    otherwise. `grads` has the structure of `params`; leaves that are None, and parameters that are not
+    floating-point arrays, take no part.
+    """
+    value = jax.lax.stop_gradient(value)
+    gradients = jax.tree.leaves(grads, is_leaf=lambda leaf: leaf is None)
+    parameters = jax.tree.leaves(params, is_leaf=lambda leaf: leaf is None)
+    if len(gradients) != len(parameters):
+        raise ValueError(
+            f"attach_gradient: grads must have the structure of params, got {len(gradients)} leaves for "
+            f"{len(parameters)}."
+        )
+    for g, p in zip(gradients, parameters, strict=True):
+        if g is not None and eqx.is_inexact_array(p):
+            change = p - jax.lax.stop_gradient(p)
+            value = value + jnp.sum(jax.lax.stop_gradient(g) * change).astype(value.dtype)
+    return value

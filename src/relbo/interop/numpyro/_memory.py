@@ -1,0 +1,73 @@
+"""Estimators in a step that can neither look back nor leave anything behind."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from relbo._types import Batch, Pair
+from relbo.acceptance import AbstractAcceptance
+from relbo.estimators import VRS, AbstractEstimator
+from relbo.rejection import LogProbs
+from relbo.thresholds import AbstractThreshold, Fixed, FixedState, solve_where
+
+
+class Anew(AbstractThreshold[FixedState]):
+    """Solves T for every row at every step, from separate draws: what a threshold is without a memory."""
+
+    threshold: AbstractThreshold
+
+    def init(self, num_data: int) -> FixedState:
+        """Nothing is kept."""
+        return FixedState(jnp.zeros((), jnp.int32))
+
+    def lookup(
+        self, key: PRNGKeyArray, pair: Pair, state: FixedState, batch: Batch, acceptance: AbstractAcceptance
+    ) -> tuple[Float[Array, " b"], FixedState]:
+        """T of every row, from fresh draws."""
+        everywhere = jnp.ones(batch.index.shape, bool)
+        unused = jnp.zeros(batch.index.shape)
+        return solve_where(everywhere, unused, self.threshold, key, pair, batch, acceptance), state
+
+    def follow(
+        self,
+        state: FixedState,
+        batch: Batch,
+        t: Float[Array, " b"],
+        first: LogProbs,
+        acceptance: AbstractAcceptance,
+    ) -> FixedState:
+        """Nothing to learn."""
+        return state
+
+    def solve(
+        self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
+    ) -> Float[Array, ""]:
+        """T for one datapoint."""
+        return self.threshold.solve(key, pair, x, acceptance)
+
+    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
+        """T for one datapoint, from the log weights of fresh draws."""
+        return self.threshold.from_log_weights(log_w, acceptance)
+
+    def age(self, state: FixedState, index: Int[Array, " b"]) -> Int[Array, " b"]:
+        """Always new."""
+        return jnp.zeros(index.shape, jnp.int32)
+
+
+def without_memory(
+    estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, num_data: int
+) -> tuple[AbstractEstimator, Any]:
+    """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
+    if isinstance(estimator, VRS) and not isinstance(estimator.threshold, Fixed):
+        threshold = Anew(estimator.threshold)
+        estimator = eqx.tree_at(lambda e: e.threshold, estimator, threshold, is_leaf=lambda leaf: leaf is None)
+    state = estimator.init(key, pair, num_data)
+    if not isinstance(estimator, VRS) and jax.tree.leaves(state):
+        raise ValueError(
+            f"{type(estimator).__name__} remembers things between steps, for which numpyro.infer.SVI has no place. "
+            "Use relbo.interop.numpyro.SVI, which takes the same arguments."
+        )
+    return estimator, state

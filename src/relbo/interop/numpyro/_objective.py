@@ -1,0 +1,189 @@
+r"""`EstimatorELBO`: any relbo estimator as the loss of NumPyro's SVI.
+
+For a program with row plate of size N, shared latents g and local latents z_i, the bound is
+
+    E_q(g) [ log p(g) - log q(g) + (N / b) sum_i L_i(g) ],
+
+L_i(g) being the estimator's bound on log p(x_i | g): ELBO, IWAE-K or R-ELBO of one row. As each L_i(g) is at most
+log p(x_i | g), this is at most the ELBO of g alone, hence a lower bound on log p(x), with or without subsampling. The
+estimator's weights and, for VRS, its accept/reject step are those of one row given g; shared latents are drawn from
+the guide and are never rejected. Where there is no row plate the whole program is one row.
+
+Gradient. The shared latents are to the estimator what parameters are: it returns dL/dg along with the gradient in
+the parameters. Shared latents with a reparameterised sampler pass dL/dg on to their parameters; the others get the
+score function of the whole bound with a leave-one-out baseline over `num_shared` draws.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.infer.elbo import ELBO
+
+from relbo._check import is_int, require
+from relbo._tree import attach_gradient, tree_add, tree_scale
+from relbo._types import Info
+from relbo.estimators import AbstractEstimator
+from relbo.estimators._score import leave_one_out
+from relbo.interop.numpyro._memory import without_memory
+from relbo.interop.numpyro._pair import ProgramProposal, build_batch, build_pair
+from relbo.interop.numpyro._program import Program
+
+STATE_SITE = "relbo$state"
+"""Name under which the estimator's state rides in `SVIState.mutable_state`."""
+
+
+class EstimatorELBO(ELBO):
+    """A loss for `SVI` whose value is minus the estimator's bound and whose gradient is the estimator's.
+
+    Args:
+        estimator: any relbo estimator that needs no more than draws and log densities of the guide.
+        num_shared: draws of the latents outside the row plate; at least 2 if one of them, like any discrete one,
+            has no reparameterised sampler.
+        plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
+            of the guide share.
+    """
+
+    can_infer_discrete = True
+
+    def __init__(self, estimator: AbstractEstimator, *, num_shared: int = 1, plate: str | None = None) -> None:
+        super().__init__()
+        if not isinstance(estimator, AbstractEstimator):
+            raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
+        if not issubclass(ProgramProposal, estimator.requires):
+            raise ValueError(
+                f"{type(estimator).__name__} needs an {estimator.requires.__name__}, which a NumPyro guide is not. "
+                "Choose an estimator that needs an AbstractProposal (`relbo list` shows what each needs)."
+            )
+        require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
+        self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
+
+    def init_state(
+        self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """What the estimator remembers before the first step; `relbo.interop.numpyro.SVI` keeps it."""
+        key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
+        program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
+        pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
+        return self.estimator.init(key_init, pair, program.layout.num_data)
+
+    def loss_with_mutable_state(
+        self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Minus the bound, with the estimator's gradient attached, and the next mutable state."""
+        step = self._step(rng_key, param_map, model, guide, args, kwargs)
+        params = {name: param_map[name] for name in step.grads}
+        loss = attach_gradient(-step.bound, tree_scale(step.grads, -1.0), params)
+        mutable = dict(step.mutable)
+        if STATE_SITE in param_map:
+            mutable[STATE_SITE] = step.state
+        return {"loss": loss, "mutable_state": mutable or None}
+
+    def info(
+        self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
+    ) -> Info:
+        """What the estimator tells about one step: bound, validity and cost of each row, and its own diagnostics."""
+        return self._step(rng_key, param_map, model, guide, args, kwargs).info
+
+    def _step(
+        self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, args: tuple, kwargs: dict
+    ) -> "_Step":
+        key_program, key_shared, key_init, key_step = jax.random.split(as_typed_key(rng_key), 4)
+        # the gradient is attached at the end: nothing on the way there is to be differentiated
+        params = jax.lax.stop_gradient({name: value for name, value in param_map.items() if name != STATE_SITE})
+        program = Program(model, guide, args, kwargs, key_program, params, self.plate)
+        shared, num_shared = self._draw_shared(key_shared, program, params)
+        pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
+        if STATE_SITE in param_map:
+            estimator, state = self.estimator, param_map[STATE_SITE]
+        else:
+            estimator, state = without_memory(self.estimator, key_init, pair, program.layout.num_data)
+        gradient, state, info = estimator.estimate(key_step, pair, state, batch)
+        of_model: Any = gradient.model
+        of_guide: Any = gradient.proposal
+
+        num_data = program.layout.num_data
+        by_draw = mean_bound(info, num_shared)
+        grads = tree_scale(tree_add(of_model.params, of_guide.params), num_data)
+        if program.layout.plate is not None:
+            outside = _Outside(program, shared, jax.random.split(key_shared, num_shared))
+            # an estimator that is no gradient of its bound has none to give for g beyond the model's
+            towards = tree_add(of_model.shared, of_guide.shared) if estimator.unbiased else of_model.shared
+            value, extra = outside.pull_back(params, num_data * by_draw, tree_scale(towards, num_data))
+            grads = tree_add(grads, extra)
+        else:
+            value = jnp.zeros(())
+        return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
+
+    def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> tuple[dict[str, Array], int]:
+        layout = program.layout
+        if not layout.shared:
+            return {}, 1
+        if layout.scored and self.num_shared < 2:
+            raise ValueError(
+                f"num_shared must be at least 2 for the shared latents {list(layout.scored)}, which have no "
+                "reparameterised sampler and need a leave-one-out baseline, got 1."
+            )
+        keys = jax.random.split(key, self.num_shared)
+        return jax.vmap(lambda k: program.draw(params, {}, k)[0])(keys), self.num_shared
+
+
+class _Step(NamedTuple):
+    bound: Float[Array, ""]
+    grads: dict[str, Any]
+    """Ascent gradient of the bound, by parameter name; None for what is not a floating-point array."""
+    state: Any
+    mutable: dict[str, Any]
+    info: Info
+
+
+class _Outside(NamedTuple):
+    """Everything outside the row plate: its part of the bound and of the gradient."""
+
+    program: Program
+    shared: dict[str, Array]
+    keys: PRNGKeyArray
+
+    def pull_back(
+        self, params: dict[str, Any], rows: Float[Array, " m"], towards: dict[str, Any]
+    ) -> tuple[Float[Array, ""], dict[str, Any]]:
+        """The mean of log p(g) - log q(g), and the gradient that reaches the parameters through g.
+
+        Args:
+            params: parameters.
+            rows: bound of all rows given each draw of g, already scaled to the dataset.
+            towards: gradient of the bound in the draws of g.
+        """
+        layout = self.program.layout
+        fixed = {name: self.shared[name] for name in layout.scored}
+
+        def replay(params: dict[str, Any]) -> tuple[dict[str, Array], Array, Array]:
+            def one(key: PRNGKeyArray, scored: dict[str, Array]) -> tuple[dict[str, Array], Array, Array]:
+                shared, local = self.program.draw(params, scored, key)
+                parts = self.program.score(params, shared, jax.lax.stop_gradient(local))
+                moved = {name: value for name, value in shared.items() if name not in layout.scored}
+                return moved, parts.shared, parts.scored
+
+            return jax.vmap(one)(self.keys, fixed)
+
+        (moved, outside, scored), pull = eqx.filter_vjp(replay, params)
+        size = outside.shape[0]
+        credit = leave_one_out((outside + rows)[None])[0] if layout.scored else jnp.zeros_like(scored)
+        cotangents = ({name: towards[name] for name in moved}, jnp.full_like(outside, 1 / size), credit)
+        (grads,) = pull(cotangents)
+        return jnp.mean(outside), grads
+
+
+def mean_bound(info: Info, num_shared: int) -> Float[Array, " m"]:
+    """Mean bound over the valid rows of each draw of the shared latents; over all rows where a draw has none."""
+    bound = jnp.where(info.valid, info.bound, 0).reshape(num_shared, -1)
+    count = jnp.sum(info.valid.reshape(num_shared, -1), axis=1).astype(bound.dtype)
+    overall = jnp.sum(bound) / jnp.sum(count)
+    return jnp.where(count > 0, jnp.sum(bound, axis=1) / jnp.maximum(count, 1), overall)
+
+
+def as_typed_key(key: Array) -> PRNGKeyArray:
+    """NumPyro takes both kinds of keys; relbo's own code wants typed ones."""
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

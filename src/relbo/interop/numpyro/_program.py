@@ -1,0 +1,178 @@
+r"""A NumPyro model and guide as a relbo pair, evaluated for all rows of a minibatch and all draws at once.
+
+With the row plate of size N, subsampled to b rows, a program's log density is
+
+    log p = log p(g) + (N / b) sum_i log p(x_i, z_i | g),        log q = log q(g) + (N / b) sum_i log q(z_i | x_i, g),
+
+g being what stands outside the plate. relbo's estimators see the rows, *without* the factor N / b, as its
+`log_joint` and `log_prob`; the factor comes back once, when rows are added up (`_objective.py`).
+
+Other scale factors stay: with a_s the scale of a model site and c_s that of a guide site, a row has
+
+    log p_i := sum_s a_s log p_s - sum_s (c_s - 1) log q_s,      log q_i := sum_s log q_s,
+
+so log p_i - log q_i is the scaled difference that `Trace_ELBO` adds up, while q stays the density that was drawn
+from, whose score is needed.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from relbo.interop.numpyro import _flow
+from relbo.interop.numpyro._layout import (
+    Trace,
+    depends_on,
+    find_layout,
+    frame_of,
+    latents_of,
+    plates_of,
+    run,
+    run_guide,
+)
+
+
+class Parts(NamedTuple):
+    """Log densities of one whole-batch draw."""
+
+    model: Float[Array, " b"]
+    """Log p of each row."""
+    guide: Float[Array, " b"]
+    """Log q of each row."""
+    shared: Float[Array, ""]
+    """Log p - log q of everything outside the plate, scaled."""
+    scored: Float[Array, ""]
+    """Log q of the shared latents that have no reparameterised sampler, unscaled."""
+
+
+class Program:
+    """One model and guide with their arguments, a fixed minibatch and a fixed layout.
+
+    Args:
+        model: the NumPyro model.
+        guide: its guide.
+        args: positional arguments of both.
+        kwargs: keyword arguments of both.
+        key: draws the minibatch, once for all that follows.
+        params: values of parameter and mutable sites.
+        plate: the row plate, if the user chose one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        guide: Any,
+        args: tuple,
+        kwargs: dict,
+        key: PRNGKeyArray,
+        params: dict[str, Any],
+        plate: str | None = None,
+    ) -> None:
+        self.model, self.guide, self.args, self.kwargs = model, guide, args, kwargs
+        self.key, self.plates = key, {}
+        guide_trace, model_trace = run(model, guide, args, kwargs, key, params)
+        self.plates = plates_of(model_trace, guide_trace)
+        self.sizes = {
+            name: (site["value"].shape[0], site["args"][0])
+            for tr in (model_trace, guide_trace)
+            for name, site in tr.items()
+            if site["type"] == "plate"
+        }
+        self.mutable = {
+            name: site["value"]
+            for tr in (guide_trace, model_trace)
+            for name, site in tr.items()
+            if site["type"] == "mutable"
+        }
+        self.noisy = frozenset(name for name, site in latents_of(guide_trace).items() if _flow.needs_noise(site))
+        self.layout = find_layout(
+            guide_trace, model_trace, plate, lambda name, local: self._leaks(params, guide_trace, name, local)
+        )
+        chosen = self.layout.plate
+        self.index = jnp.zeros(1, jnp.int32) if chosen is None else self.plates[chosen]
+
+    def _leaks(self, params: dict[str, Any], guide_trace: Trace, plate: str, local: tuple[str, ...]) -> bool:
+        # a plate whose latents reach beyond it does not make the program factorise over its rows
+        def outside(values: dict[str, Any]) -> list[Array]:
+            traces = run(self.model, self.guide, self.args, self.kwargs, self.key, {**params, **self.plates, **values})
+            sites = [site for tr in traces for site in tr.values() if site["type"] == "sample"]
+            return [site["fn"].log_prob(site["value"]) for site in sites if frame_of(site, plate) is None]
+
+        return bool(depends_on(outside, {name: guide_trace[name]["value"] for name in local}))
+
+    def draw(self, params: dict[str, Any], shared: dict[str, Array], key: PRNGKeyArray) -> tuple[dict, dict]:
+        """One whole-batch draw from the guide given shared latents: (shared, local) values by name."""
+        values = {**params, **self.plates, **shared}
+        guide_trace = run_guide(self.guide, self.args, self.kwargs, key, values)
+        return (
+            {name: guide_trace[name]["value"] for name in self.layout.shared},
+            {
+                name: _flow.with_noise(guide_trace[name]) if name in self.noisy else guide_trace[name]["value"]
+                for name in self.layout.local
+            },
+        )
+
+    def sites(self, params: dict[str, Any], local: dict[str, Any]) -> dict[str, Array]:
+        """Values of every latent and deterministic site of the model at one whole-batch draw."""
+        values = {name: local[name].value if name in self.noisy else local[name] for name in self.layout.local}
+        values = {**params, **self.plates, **values}
+        _, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values)
+        wanted = {name: site for name, site in model_trace.items() if site["type"] == "deterministic"}
+        return {name: site["value"] for name, site in {**latents_of(model_trace), **wanted}.items()}
+
+    def score(self, params: dict[str, Any], shared: dict[str, Array], local: dict[str, Any]) -> Parts:
+        """Log densities of one whole-batch draw, as functions of the parameters and of the shared latents."""
+        noise = {name: local[name] for name in self.layout.local if name in self.noisy}
+        values = {name: local[name].value if name in noise else local[name] for name in self.layout.local}
+        values = {**params, **self.plates, **shared, **values}
+        guide_trace, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values)
+        size, plate = self.layout.num_rows, self.layout.plate
+        subsampling = self.layout.num_data / size
+        model, guide = [jnp.zeros(size)], [jnp.zeros(size)]
+        outside, scored = [jnp.zeros(())], [jnp.zeros(())]
+        for tr, is_guide in ((model_trace, False), (guide_trace, True)):
+            for name, site in tr.items():
+                if site["type"] != "sample":
+                    continue
+                log_prob = _flow.log_prob(site["fn"], noise[name]) if name in noise and is_guide else None
+                log_prob = site["fn"].log_prob(site["value"]) if log_prob is None else log_prob
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                frame = frame_of(site, plate)
+                if plate is not None and frame is None:
+                    outside.append((-1 if is_guide else 1) * jnp.sum(scale * log_prob))
+                    if name in self.layout.scored and is_guide:
+                        scored.append(jnp.sum(log_prob))
+                    continue
+                if frame is not None:
+                    scale = scale / subsampling
+                rows = _row_sum(log_prob, None if frame is None else frame.dim)
+                scaled = rows if _is_one(scale) else _row_sum(scale * log_prob, None if frame is None else frame.dim)
+                if not is_guide:
+                    model.append(scaled)
+                elif site["is_observed"]:
+                    model.append(-scaled)
+                else:
+                    guide.append(rows)
+                    if not _is_one(scale):
+                        model.append(rows - scaled)
+        return Parts(_add(model), _add(guide), _add(outside), _add(scored))
+
+
+def _is_one(scale: Any) -> bool:
+    return isinstance(scale, int | float) and abs(scale - 1) < 1e-12
+
+
+def _row_sum(log_prob: Array, dim: int | None) -> Float[Array, " b"]:
+    if dim is None:
+        return jnp.sum(log_prob)[None]
+    rows = jnp.moveaxis(log_prob, dim, 0)
+    return jnp.sum(rows.reshape(rows.shape[0], -1), axis=1)
+
+
+def _add(terms: list[Array]) -> Array:
+    # the leading zero only says what shape an empty sum has
+    total = terms[0] if len(terms) == 1 else terms[1]
+    for term in terms[2:]:
+        total = total + term
+    return total

@@ -1,0 +1,168 @@
+"""Which rows a program has, and that their log densities are those of the hand-written model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import assert_trees_close
+from interop import programs
+
+import relbo
+from relbo import exact
+from relbo.interop.numpyro import RLOO, VIMCO, EstimatorELBO, ResampledELBO
+from relbo.interop.numpyro._pair import build_batch, build_pair
+from relbo.interop.numpyro._program import Program
+
+
+def program_pair(model=programs.model, guide=programs.guide, params=programs.PARAMS, **kwargs):
+    program = Program(model, guide, (programs.X,), kwargs, jax.random.key(0), params)
+    return program, build_pair(program, params, {}, 1)
+
+
+def summed(gradient):
+    """Gradient by parameter name, of both halves of a pair."""
+    return jax.tree.map(jnp.add, gradient.model.params, gradient.proposal.params)
+
+
+@pytest.mark.parametrize("bound", ["elbo", "r_elbo", "iwae"])
+def test_every_row_is_the_hand_written_model(bound):
+    arguments = {"elbo": (), "r_elbo": (-0.5,), "iwae": (2,)}[bound]
+    quantity = getattr(exact, bound)
+    hand_written = programs.row_pair(programs.PARAMS)
+
+    def both():
+        _, pair = program_pair()
+        rows = jnp.arange(programs.NUM_ROWS)
+        actual = jax.vmap(lambda i: quantity(pair, i, {"z": programs.STATES}, *arguments))(rows)
+        expected = jax.vmap(lambda x: quantity(hand_written, x, programs.STATES, *arguments))(programs.X)
+        gradient = exact.gradient(quantity, pair, jnp.array(2), {"z": programs.STATES}, *arguments)
+        wanted = exact.gradient(quantity, hand_written, programs.X[2], programs.STATES, *arguments)
+        return (actual, summed(gradient)), (expected, summed(wanted))
+
+    assert_trees_close(*programs.quick(both)())
+
+
+def test_whole_batches_agree_with_single_rows():
+    z = {"z": jnp.array([[0, 1], [2, 2], [1, 0], [0, 2]])}
+    rows = jnp.arange(programs.NUM_ROWS)
+
+    def both():
+        _, pair = program_pair()
+        one = jax.vmap(lambda i, zs: jax.vmap(lambda v: (pair.model.log_joint(i, v), pair.proposal.log_prob(v, i)))(zs))
+        return (pair.model.log_joint_batch(rows, z), pair.proposal.log_prob_batch(z, rows)), one(rows, z)
+
+    assert_trees_close(*programs.quick(both)(), rtol=1e-12)
+
+
+def test_subsampling_keeps_the_rows_of_the_plate_and_leaves_out_its_scale():
+    program, pair = program_pair(subsample_size=2)
+    assert program.layout.plate == "data" and program.layout.num_rows == 2 and program.layout.num_data == 4
+    batch = build_batch(program, 1)
+    np.testing.assert_array_equal(batch.index, program.plates["data"])
+    z = jnp.array([1, 2])
+    actual = pair.model.log_joint_batch(batch.x, {"z": z[:, None]})[:, 0]
+    expected = jax.vmap(programs.RowModel(programs.PARAMS).log_joint)(programs.X[batch.index], z)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_latents_that_reach_beyond_their_plate_make_the_program_one_row():
+    def model(x):
+        with numpyro.plate("data", 4):
+            z = numpyro.sample("z", dist.Bernoulli(0.5))
+        numpyro.sample("total", dist.Normal(jnp.sum(z).astype(x.dtype), 1.0), obs=2.0)
+
+    def guide(x):
+        with numpyro.plate("data", 4):
+            numpyro.sample("z", dist.Bernoulli(numpyro.param("p", 0.4)))
+
+    program, pair = program_pair(model, guide, {"p": jnp.array(0.4)})
+    assert program.layout.plate is None and program.layout.num_rows == 1
+    z = jnp.array([1, 0, 1, 1])
+    log_p = pair.model.log_joint(jnp.array(0), {"z": z})
+    np.testing.assert_allclose(log_p, 4 * np.log(0.5) + dist.Normal(3.0, 1.0).log_prob(2.0), rtol=1e-10)
+
+
+def test_nested_plates_are_summed_into_their_row():
+    def model(x):
+        with numpyro.plate("documents", 4, dim=-2):
+            topic = numpyro.sample("topic", dist.Bernoulli(0.3))
+            with numpyro.plate("words", 3, dim=-1):
+                word = numpyro.sample("word", dist.Bernoulli(0.2 + 0.5 * topic))
+                numpyro.sample("x", dist.Normal(word.astype(x.dtype), 1.0), obs=jnp.zeros((4, 3)))
+
+    def guide(x):
+        with numpyro.plate("documents", 4, dim=-2):
+            numpyro.sample("topic", dist.Bernoulli(0.5))
+            with numpyro.plate("words", 3, dim=-1):
+                numpyro.sample("word", dist.Bernoulli(0.5))
+
+    program, pair = program_pair(model, guide, {})
+    assert program.layout.plate == "documents" and set(program.layout.local) == {"topic", "word"}
+    z = pair.proposal.sample_batch(jax.random.key(0), jnp.arange(4), 5)
+    assert jax.tree.map(jnp.shape, z) == {"topic": (4, 5, 1), "word": (4, 5, 3)}
+    topic, word = z["topic"][..., 0], z["word"]
+    expected = dist.Bernoulli(0.3).log_prob(topic)
+    expected += jnp.sum(dist.Bernoulli(0.2 + 0.5 * topic[..., None]).log_prob(word), axis=-1)
+    expected += jnp.sum(dist.Normal(0.0, 1.0).log_prob(word.astype(float)), axis=-1)
+    np.testing.assert_allclose(pair.model.log_joint_batch(jnp.arange(4), z), expected, rtol=1e-10)
+    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, jnp.arange(4)), 4 * np.log(0.5), rtol=1e-10)
+
+
+def test_scale_handlers_weigh_the_objective_but_not_the_score():
+    scaled_model = numpyro.handlers.scale(programs.model, scale=0.3)
+    scaled_guide = numpyro.handlers.scale(programs.guide, scale=0.3)
+    _, pair = program_pair(scaled_model, scaled_guide)
+    _, plain = program_pair()
+    rows, z = jnp.arange(4), {"z": jnp.array([[0], [1], [2], [1]])}
+    log_q = plain.proposal.log_prob_batch(z, rows)
+    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, rows), log_q, rtol=1e-12)
+    difference = pair.model.log_joint_batch(rows, z) - log_q
+    np.testing.assert_allclose(difference, 0.3 * (plain.model.log_joint_batch(rows, z) - log_q), rtol=1e-10)
+
+
+def no_latents(x):
+    numpyro.sample("x", dist.Normal(0.0, 1.0).expand([4]).to_event(1), obs=x)
+
+
+def two_plates(x):
+    with numpyro.plate("users", 2):
+        numpyro.sample("u", dist.Bernoulli(0.5))
+    with numpyro.plate("items", 3):
+        numpyro.sample("v", dist.Bernoulli(0.5))
+
+
+REFUSALS = {
+    "unknown plate": (VIMCO(2, plate="rows"), programs.model, programs.guide, "one of \\['data'\\], got 'rows'"),
+    "missing latent": (VIMCO(2), programs.shared_model, programs.guide, "\\['shift'\\] are only in the model"),
+    "extra latent": (VIMCO(2), programs.model, programs.shared_guide, "\\['shift'\\] are only in the guide"),
+    "nothing to draw": (VIMCO(2), no_latents, lambda x: None, "must have a random latent"),
+    "no common plate": (VIMCO(2), two_plates, two_plates, "do not share one"),
+    "no baseline": (VIMCO(2), programs.shared_model, programs.shared_guide, "num_shared must be at least 2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    loss, model, guide, message = REFUSALS[name]
+    with pytest.raises(ValueError, match=message):
+        loss.loss(jax.random.key(0), programs.SHARED_PARAMS, model, guide, programs.X)
+
+
+def test_bad_settings():
+    for call, message in [
+        (lambda: RLOO(2, num_shared=0), "num_shared must be an integer >= 1, got 0"),
+        (lambda: ResampledELBO(0.9, rate=0.5), "exactly one of gamma=, rate= and threshold="),
+        (lambda: VIMCO(1), "num_samples must be an integer >= 2, got 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_an_estimator_that_needs_more_than_a_guide_is_refused_by_name():
+    class Needy(relbo.RLOO):
+        requires = relbo.AbstractBernoulliProposal
+
+    with pytest.raises(ValueError, match="Needy needs an AbstractBernoulliProposal"):
+        EstimatorELBO(Needy(2))

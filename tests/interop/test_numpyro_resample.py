@@ -1,0 +1,168 @@
+"""Draws from r after a fit, and the figures that come with them."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from interop import programs
+from numpyro.infer import Predictive
+from numpyro.infer.autoguide import AutoMultivariateNormal
+
+from relbo import exact
+from relbo.interop.numpyro import Resampled, resample
+from relbo.pareto import khat
+
+with warnings.catch_warnings():
+    # it announces its next major version at import
+    warnings.simplefilter("ignore")
+    import arviz
+
+T = -0.5
+
+
+@pytest.fixture(scope="module")
+def rows():
+    with jax.numpy_dtype_promotion("standard"):
+        return resample(
+            jax.random.key(0),
+            programs.model,
+            programs.guide,
+            programs.PARAMS,
+            programs.X,
+            threshold=T,
+            num_samples=4_000,
+        )
+
+
+def oracle(quantity, *args):
+    pair = programs.row_pair(programs.PARAMS)
+    return jax.vmap(lambda x: quantity(pair, x, programs.STATES, *args))(programs.X)
+
+
+def test_draws_follow_r_in_every_row(rows):
+    # chi-square with 2 degrees of freedom in each of 4 rows; 35 is exceeded with probability 3e-8
+    counts = np.stack([np.sum(np.asarray(rows.samples["z"]) == state, axis=0) for state in range(3)], axis=1)
+    expected = 4_000 * np.exp(oracle(exact.log_resampled, T))
+    assert np.max(np.sum((counts - expected) ** 2 / expected, axis=1)) < 35
+
+
+def test_figures_agree_with_the_oracle(rows):
+    evidence = np.sum(
+        jax.vmap(lambda x: exact.log_evidence(programs.RowModel(programs.PARAMS), x, programs.STATES))(programs.X)
+    )
+    assert abs(rows.log_evidence - evidence) < 6 * rows.log_evidence_error < 0.3
+    np.testing.assert_allclose(rows.kl, oracle(exact.kl, T), atol=0.02)
+    # (S-1)/(N-1) has standard deviation Z sqrt((1-Z)/S) <= 0.016 Z
+    np.testing.assert_allclose(rows.acceptance, np.exp(oracle(exact.log_z, T)), rtol=0.1)
+    np.testing.assert_array_equal(rows.num_proposals > 4_000, True)
+    assert not np.any(rows.exhausted)
+    assert np.all(rows.ess > rows.ess_before) and np.all(rows.ess <= 4_000)
+    for word in ("acceptance rate", "log evidence", "biased downwards", "Pareto k-hat"):
+        assert word in rows.summary()
+
+
+def test_a_rate_is_met_and_brings_r_closer_to_the_posterior():
+    divergences = []
+    for rate in (0.8, 0.2):
+        result = resample(
+            jax.random.key(1),
+            programs.model,
+            programs.guide,
+            programs.PARAMS,
+            (programs.X,),
+            rate=rate,
+            num_samples=500,
+        )
+        np.testing.assert_allclose(result.acceptance, rate, rtol=0.3)
+        pair = programs.row_pair(programs.PARAMS)
+        kl = jax.vmap(lambda x, t, pair=pair: exact.kl(pair, x, programs.STATES, t))(programs.X, result.threshold)
+        divergences.append(kl)
+    assert isinstance(result, Resampled) and jnp.all(divergences[1] < divergences[0])
+
+
+def test_latents_outside_the_plate_are_accepted_with_it():
+    result = resample(
+        jax.random.key(0),
+        programs.shared_model,
+        programs.shared_guide,
+        programs.SHARED_PARAMS,
+        programs.X,
+        threshold=4.0,
+        num_samples=3_000,
+    )
+    assert result.acceptance.shape == (1,) and result.samples["shift"].shape == (3_000,)
+    # enumerate (g, z_1..z_4): r is proportional to q w / (w + e^-T)
+    states = exact.tuples(3, 4)
+    total = []
+    for g, shift in enumerate(programs.SHIFTS):
+        pair = programs.row_pair(programs.SHARED_PARAMS, shift)
+        table = jax.vmap(lambda x, p=pair: exact.log_joint(p.model, x, programs.STATES))(programs.X)
+        table_q = jax.vmap(lambda x, p=pair: exact.log_proposal(p.proposal, x, programs.STATES))(programs.X)
+        log_p = jax.nn.log_softmax(programs.SHARED_PARAMS["shift_prior"])[g]
+        log_q = jax.nn.log_softmax(programs.SHARED_PARAMS["shift_logits"])[g]
+        log_p = log_p + sum(table[i, states[:, i]] for i in range(4))
+        log_q = log_q + sum(table_q[i, states[:, i]] for i in range(4))
+        total.append(jnp.sum(jnp.exp(log_q + jax.nn.log_sigmoid(log_p - log_q + 4.0))))
+    share = float(total[1] / (total[0] + total[1]))
+    error = np.sqrt(share * (1 - share) / 3_000)
+    assert abs(np.mean(result.samples["shift"]) - share) < 6 * error  # false failure 2e-9
+
+
+def regression(x, y=None):
+    b = numpyro.sample("b", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+    s = numpyro.sample("s", dist.HalfNormal(1.0))
+    numpyro.deterministic("slope", b[0] / s)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ b, s), obs=y)
+
+
+def test_samples_suit_predictive_and_arviz():
+    x = jax.random.normal(jax.random.key(5), (10, 2))
+    y = x @ jnp.array([1.0, -0.5]) + 0.1
+    guide = AutoMultivariateNormal(regression)
+    svi = numpyro.infer.SVI(regression, guide, numpyro.optim.Adam(0.02), numpyro.infer.Trace_ELBO())
+    params = svi.run(jax.random.key(0), 500, x, y, progress_bar=False).params
+    result = resample(jax.random.key(1), regression, guide, params, (x,), kwargs={"y": y}, rate=0.5, num_samples=100)
+    assert {name: value.shape for name, value in result.samples.items()} == {
+        "b": (100, 2),
+        "s": (100,),
+        "slope": (100,),
+    }
+    np.testing.assert_allclose(result.samples["slope"], result.samples["b"][:, 0] / result.samples["s"], rtol=1e-10)
+    assert Predictive(regression, result.samples)(jax.random.key(2), x)["y"].shape == (100, 10)
+    posterior = {name: np.asarray(value)[None] for name, value in result.samples.items()}
+    assert arviz.from_dict(posterior=posterior).posterior.sizes["draw"] == 100
+
+
+def test_refusals():
+    call = (jax.random.key(0), programs.shared_model, programs.shared_guide, programs.SHARED_PARAMS, programs.X)
+    with pytest.raises(ValueError, match="exactly one of gamma=, rate= and threshold="):
+        resample(*call)
+    with pytest.raises(ValueError, match="num_samples must be an integer >= 2, got 1"):
+        resample(*call, rate=0.5, num_samples=1)
+    with pytest.raises(ValueError, match="plate 'data' subsampled to 2 of 4 rows"):
+        resample(*call, rate=0.5, kwargs={"subsample_size": 2})
+
+
+def test_exhausted_rows_are_flagged_or_raised():
+    call = (jax.random.key(0), programs.model, programs.guide, programs.PARAMS, programs.X)
+    result = resample(*call, threshold=-12.0, num_samples=10, max_rounds=2, throw=False)
+    assert np.all(result.exhausted)
+    with pytest.raises(Exception, match="exhausted"):
+        resample(*call, threshold=-12.0, num_samples=10, max_rounds=2)
+
+
+@pytest.mark.parametrize("shape", [0.2, 0.7, 1.2])
+def test_khat_agrees_with_arviz(shape):
+    log_weights = np.log(np.random.default_rng(0).pareto(1 / shape, 2_000) + 1)
+    _, expected = arviz.psislw(log_weights.copy())
+    np.testing.assert_allclose(khat(log_weights), expected, rtol=1e-6)
+
+
+def test_khat_of_too_few_or_equal_weights():
+    assert np.isnan(khat(np.zeros(10)))
+    assert khat(np.zeros(100)) == -np.inf
