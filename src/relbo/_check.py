@@ -40,9 +40,9 @@ def batch_size(x: PyTree, index: Array) -> int:
     return size
 
 
-def rows_in_range(index: Array, num_data: int) -> None:
+def rows_in_range(index: Array, num_data: int | Array) -> None:
     """Refuses rows outside the dataset; only a concrete index can be checked here."""
-    if isinstance(index, jax.core.Tracer):
+    if isinstance(index, jax.core.Tracer) or isinstance(num_data, jax.core.Tracer):
         return
     low, high = int(np.min(index, initial=0)), int(np.max(index, initial=0))
     if low < 0 or high >= num_data:
@@ -52,11 +52,12 @@ def rows_in_range(index: Array, num_data: int) -> None:
         )
 
 
-def checked_rows(index: Int[Array, " b"], num_data: int) -> Int[Array, " b"]:
+def checked_rows(index: Int[Array, " b"], num_data: int | Int[Array, ""]) -> Int[Array, " b"]:
     """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
     rows_in_range(index, num_data)
+    limit = num_data if isinstance(num_data, int) else "num_data"
     return eqx.error_if(
         index,
-        jnp.any((index < 0) | (index >= num_data)),
-        f"batch.index must lie in [0, {num_data}), the num_data given to init; got a row outside of it.",
+        jnp.any((index < 0) | (index >= jnp.asarray(num_data, index.dtype))),
+        f"batch.index must lie in [0, {limit}), the num_data given to init; got a row outside of it.",
     )

@@ -95,7 +95,9 @@ def log_z_unbiased(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[
     digamma(N) - digamma(k) is the only function of N with mean -log Z. It is exactly 0 when nothing was rejected.
     """
     n = jnp.asarray(num_proposals, jnp.result_type(float))
-    return digamma(jnp.asarray(num_accepted, n.dtype)) - digamma(n)
+    k = jnp.asarray(num_accepted, n.dtype)
+    # a compiler may evaluate digamma(k) itself, and differently in the last bit: the 0 must not rest on that
+    return jnp.where(n == k, 0, digamma(k) - digamma(n))
 
 
 def kl_from_signal(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:

@@ -37,11 +37,33 @@ class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
         batch_size(batch.x, batch.index)
         draws, state = self.draw(split_streams(key), pair, state, batch)
-        z = jax.lax.stop_gradient(draws.z)
-        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, batch.x, z), pair)
+        x, z = usable_rows(batch.x, jax.lax.stop_gradient(draws.z), draws.valid)
+        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, x, z), pair)
+        # the barriers keep the compiler from rounding the same sums differently in different estimators
+        log_p, log_q = jax.lax.optimization_barrier((log_p, log_q))
         weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
-        (grads,) = pull_back(tuple(mean_over_valid(c, info.valid) for c in weights))
-        return grads, state, info
+        weights = jax.lax.optimization_barrier(tuple(mean_over_valid(c, info.valid) for c in weights))
+        (grads,) = pull_back(weights)
+        return keep_if_any(grads, draws.valid), state, info
+
+
+def usable_rows(x: PyTree, z: PyTree, valid: Bool[Array, " b"] | None) -> tuple[PyTree, PyTree]:
+    """X and z with a valid row in place of every invalid one.
+
+    An invalid row has no z of its own. Weighing what stands there by 0 is not enough: 0 times an infinite derivative
+    is NaN.
+    """
+    if valid is None:
+        return x, z
+    source = jnp.where(valid, jnp.arange(valid.shape[0]), jnp.argmax(valid))
+    return jax.tree.map(lambda leaf: leaf[source], (x, z))
+
+
+def keep_if_any(grads: Pair, valid: Bool[Array, " b"] | None) -> Pair:
+    """The gradient, or 0 if no row of the batch is valid."""
+    if valid is None:
+        return grads
+    return jax.tree.map(lambda leaf: jnp.where(jnp.any(valid), leaf, 0), grads)
 
 
 class AbstractIndependentEstimator(AbstractScoreEstimator[State], Generic[State]):
