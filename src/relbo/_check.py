@@ -40,6 +40,15 @@ def batch_size(x: PyTree, index: Array) -> int:
     return size
 
 
+def one_number_each(log_p: Array, log_q: Array) -> None:
+    """Refuses densities of one x and one z that are not one number each."""
+    if np.shape(log_p) != () or np.shape(log_q) != ():
+        raise ValueError(
+            "model.log_joint(x, z) and proposal.log_prob(z, x) must return one number for one x and one z, got "
+            f"shapes {np.shape(log_p)} and {np.shape(log_q)}. Sum over the parts of z and x inside them."
+        )
+
+
 def rows_in_range(index: Array, num_data: int | Array) -> None:
     """Refuses rows outside the dataset; only a concrete index can be checked here."""
     if isinstance(index, jax.core.Tracer) or isinstance(num_data, jax.core.Tracer):

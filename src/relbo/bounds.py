@@ -37,6 +37,15 @@ def iwae(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
     return log_mean_exp(log_w)
 
 
+def log_accept(
+    log_w: Float[Array, "*b k"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
+) -> Float[Array, "*b k"]:
+    """The log acceptance probability g(log w + T); an impossible z is not accepted, even at T = +inf."""
+    acceptance = Soft() if acceptance is None else acceptance
+    t = jnp.asarray(t, log_w.dtype)[..., None]
+    return acceptance.log_prob(jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t))
+
+
 def signal(
     log_w: Float[Array, "*b k"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b k"]:
@@ -44,9 +53,7 @@ def signal(
 
     At T = +inf everything possible is accepted and A = log w.
     """
-    acceptance = Soft() if acceptance is None else acceptance
-    t = jnp.asarray(t, log_w.dtype)[..., None]
-    return log_w - acceptance.log_prob(jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t))
+    return log_w - log_accept(log_w, t, acceptance)
 
 
 def r_elbo(
@@ -73,7 +80,7 @@ def log_z_fresh(
     log_w: Float[Array, "*b n"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b"]:
     """Log of the mean acceptance probability over n fresh draws from q; its exponential is unbiased for Z_R."""
-    return log_mean_exp(log_w - signal(log_w, t, acceptance))
+    return log_mean_exp(log_accept(log_w, t, acceptance))
 
 
 def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[Array, "*b"]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._check import checked_rows, is_int, is_real, require
+from relbo._check import checked_rows, is_int, is_real, one_number_each, require
 from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.rejection import LogProbs, row_keys
@@ -354,7 +354,9 @@ def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) 
 
     def one(k: PRNGKeyArray) -> Array:
         z, log_q = pair.proposal.sample_and_log_prob(k, x)
-        return log_odds_of(pair.model.log_joint(x, z), log_q, jnp.zeros(()))
+        log_p = pair.model.log_joint(x, z)
+        one_number_each(log_p, log_q)
+        return log_odds_of(log_p, log_q, jnp.zeros(()))
 
     return jax.lax.stop_gradient(jax.vmap(one)(row_keys(key, num_draws)))
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size, is_int, require
+from relbo._check import batch_size, is_int, one_number_each, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
@@ -123,11 +123,7 @@ def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"]
 
     def one(x: PyTree, z: PyTree) -> tuple[Array, Array]:
         log_p, log_q = pair.model.log_joint(x, z), pair.proposal.log_prob(z, x)
-        if jnp.shape(log_p) != () or jnp.shape(log_q) != ():
-            raise ValueError(
-                "model.log_joint(x, z) and proposal.log_prob(z, x) must return one number for one x and one z, got "
-                f"shapes {jnp.shape(log_p)} and {jnp.shape(log_q)}. Sum over the parts of z and x inside them."
-            )
+        one_number_each(log_p, log_q)
         return log_p, log_q
 
     return jax.vmap(lambda x, zs: jax.vmap(lambda z: one(x, z))(zs))(x, z)
