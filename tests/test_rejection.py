@@ -135,9 +135,10 @@ def test_draws_do_not_depend_on_the_schedule(widths):
     pair = table_pair(4, num_x=5)
     x = jnp.arange(5)
     t = jnp.asarray([jnp.inf, 2.0, -1.0, -4.0, -6.0])  # fast rows beside slow ones
-    run = lambda **options: jax.jit(lambda k: sample_table(k, pair, x, t, relbo.Soft(), 4, **options))(
-        jax.random.key(9)
-    )
+
+    def run(**options):
+        return jax.jit(lambda k: sample_table(k, pair, x, t, relbo.Soft(), 4, **options))(jax.random.key(9))
+
     expected, got = run(), run(widths=widths)
     for field in ("z", "num_proposals", "exhausted", "first"):
         jax.tree.map(np.testing.assert_array_equal, getattr(got, field), getattr(expected, field))
