@@ -6,7 +6,9 @@ import numpy as np
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import Draws
+from relbo._types import Draws, EmptyState
+from relbo.models.base import AbstractReparameterizedProposal
+from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
 
 FALSE_FAILURE_RATE = 2e-5
@@ -21,31 +23,66 @@ def table_pair(seed=0, num_x=2, num_z=4, scale=1.5, dtype=jnp.float64):
     return relbo.Pair(model, proposal)
 
 
-def expected_gradient(estimator, pair, x, support, log_draw, num_samples, extra=lambda n: ()):
-    """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability."""
+def small_sbn(widths=(3, 2), num_visible=4, dtype=jnp.float64, scale=0.7):
+    """A sigmoid belief network with random weights and biases, and all states of its z."""
+    pair = relbo.sbn(jax.random.key(11), widths, jnp.full(num_visible, 0.4, dtype))
+    leaves, treedef = jax.tree.flatten(pair)
+    keys = jax.random.split(jax.random.key(12), len(leaves))
+    leaves = [v + scale * jax.random.normal(k, v.shape, dtype) for k, v in zip(keys, leaves, strict=True)]
+    states = exact.binary_states(sum(widths)).astype(dtype)
+    support = tuple(jnp.split(states, np.cumsum(widths)[:-1], axis=1))
+    return jax.tree.unflatten(treedef, leaves), support
+
+
+def small_batch(num_rows=1, num_visible=4, dtype=jnp.float64):
+    """Rows of bits."""
+    x = jax.random.bernoulli(jax.random.key(13), 0.5, (num_rows, num_visible)).astype(dtype)
+    return relbo.Batch(x, jnp.arange(num_rows))
+
+
+def pair_for(estimator_class, num_rows=3, dtype=jnp.float64):
+    """A small pair that the estimator can use, and a batch for it."""
+    if issubclass(AbstractReparameterizedProposal, estimator_class.requires) and not issubclass(
+        relbo.AbstractProposal, estimator_class.requires
+    ):
+        return linear_gaussian(jax.random.key(11), 2, jnp.full(4, 0.4, dtype)), small_batch(num_rows, dtype=dtype)
+    return small_sbn(dtype=dtype)[0], small_batch(num_rows, dtype=dtype)
+
+
+def expected_gradient(
+    estimator, pair, x, support, log_draw, num_samples, extra=lambda n: (), state=EmptyState(), index=None, prob=None
+):
+    """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability.
+
+    Other tuples of state numbers can be given as `index`, with their probabilities `prob`.
+    """
     num_states = log_draw.shape[0]
-    index = exact.tuples(num_states, num_samples)
-    prob = jnp.exp(jnp.sum(log_draw[index], axis=-1))
-    log_p = exact.log_joint(pair.model, x, support)
-    log_q = exact.log_proposal(pair.proposal, x, support)
-    z = jax.tree.map(lambda leaf: leaf[index], support)
+    if index is None:
+        index = exact.tuples(num_states, num_samples)
+        prob = jnp.exp(jnp.sum(log_draw[index], axis=-1))
     n = index.shape[0]
-    batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
-    draws = Draws(z, extra(n))
-    state = estimator.init(jax.random.key(0), pair, 1)
-    weights, _, _ = estimator.coefficients(log_p[index], log_q[index], draws, state, batch)
 
-    def total(c):  # the weight that each state's score gets in expectation
-        flat = (prob[:, None] * c).reshape(-1)
-        return jnp.zeros(num_states).at[index.reshape(-1)].add(flat)
+    @jax.jit
+    def run(pair, prob):
+        log_p = exact.log_joint(pair.model, x, support)
+        log_q = exact.log_proposal(pair.proposal, x, support)
+        z = jax.tree.map(lambda leaf: leaf[index], support)
+        batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
+        weights, _, _ = estimator.coefficients(log_p[index], log_q[index], Draws(z, extra(n)), state, batch)
 
-    c_p, c_q = total(weights.model), total(weights.proposal)
+        def total(c):  # the weight that each state's score gets in expectation
+            flat = (prob[:, None] * c).reshape(-1)
+            return jnp.zeros(num_states).at[index.reshape(-1)].add(flat)
 
-    def surrogate(p):
-        lp, lq = exact.log_joint(p.model, x, support), exact.log_proposal(p.proposal, x, support)
-        return jnp.sum(c_p * lp + c_q * lq)
+        c_p, c_q = total(weights.model), total(weights.proposal)
 
-    return exact.gradient(surrogate, pair)
+        def surrogate(p):
+            lp, lq = exact.log_joint(p.model, x, support), exact.log_proposal(p.proposal, x, support)
+            return jnp.sum(c_p * lp + c_q * lq)
+
+        return exact.gradient(surrogate, pair)
+
+    return run(pair, prob)
 
 
 def vrs_extra(t, num_samples):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import is_int, require
 from relbo._types import Streams
@@ -51,6 +51,8 @@ class Accepted(NamedTuple):
     """(b, S) log densities of the first S proposals of each row: iid from q, accepted or not."""
     num_evaluated: Int[Array, ""]
     """Proposals evaluated for the whole batch, the wasted ones included."""
+    first_z: PyTree = ()
+    """(b, S, ...) the first S proposals of each row themselves, iid from q."""
 
 
 class _Progress(NamedTuple):
@@ -63,7 +65,7 @@ class _Progress(NamedTuple):
     nan_q: Bool[Array, ""]
 
 
-def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
+def row_keys(key: PRNGKeyArray, num_rows: int) -> Key[Array, " n"]:
     """The key of each row's stream."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 
@@ -130,7 +132,7 @@ def sample(
         log_a, log_probs = log_accept(row, z)
         return log_uniform(accept_key, log_a.dtype) <= log_a, log_probs
 
-    def first_round() -> tuple[_Progress, LogProbs]:
+    def first_round() -> tuple[_Progress, LogProbs, PyTree]:
         z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
         keys = jax.vmap(lambda k: row_keys(k, num_samples))(accept_keys)
         accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(keys, rows, z)
@@ -138,7 +140,7 @@ def sample(
         slot = jnp.where(accept, rank - 1, num_samples)
         lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], slot.shape)
         done = rank[:, -1] == num_samples
-        return _Progress(
+        progress = _Progress(
             z=jax.tree.map(lambda v: jnp.zeros_like(v).at[lanes, slot].set(v, mode="drop"), z),
             accepted=rank[:, -1],
             drawn=jnp.full(num_rows, num_samples, jnp.int32),
@@ -146,7 +148,8 @@ def sample(
             evaluated=jnp.asarray(num_rows * num_samples, jnp.int32),
             nan_p=jnp.any(jnp.isnan(first.log_p)),
             nan_q=jnp.any(jnp.isnan(first.log_q)),
-        ), first
+        )
+        return progress, first, z
 
     def demand(progress: _Progress) -> Int[Array, " b"]:
         missing = num_samples - progress.accepted
@@ -195,10 +198,10 @@ def sample(
         chosen = jnp.sum(total >= jnp.asarray(widths[1:], total.dtype)) if len(widths) > 1 else 0
         return jax.lax.switch(chosen, [lambda p, w=w: one_round(w, p) for w in widths], progress)
 
-    progress, first = first_round()
+    progress, first, first_z = first_round()
     progress = jax.lax.while_loop(unfinished, step, progress)
     exhausted = progress.accepted < num_samples
-    result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated)
+    result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated, first_z)
     return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)
 
 

@@ -104,16 +104,16 @@ def sample(
         return absorb(progress, *propose(*keys))
 
     # the first round draws what an estimator without rejection would draw from the same key
-    z, accept, first = propose(streams.propose, streams.accept)
+    first_z, accept, first = propose(streams.propose, streams.accept)
     nothing = _Progress(
-        z=jax.tree.map(jnp.zeros_like, z),
+        z=jax.tree.map(jnp.zeros_like, first_z),
         accepted=jnp.zeros(num_rows, jnp.int32),
         num_proposals=jnp.full(num_rows, max_rounds * num_samples, jnp.int32),
         rounds=jnp.zeros((), jnp.int32),
         nan_p=jnp.zeros((), bool),
         nan_q=jnp.zeros((), bool),
     )
-    progress = absorb(nothing, z, accept, first)
+    progress = absorb(nothing, first_z, accept, first)
     progress = jax.lax.while_loop(unfinished, next_round, progress)
     result = Accepted(
         z=progress.z,
@@ -121,5 +121,6 @@ def sample(
         exhausted=progress.accepted < num_samples,
         first=first,
         num_evaluated=progress.rounds * num_rows * num_samples,
+        first_z=first_z,
     )
     return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)

@@ -3,23 +3,38 @@ r"""Bernoulli units: how a logit and a noise become a value.
 One network pass, `AbstractBernoulliProposal.rollout`, serves every use by the unit that it is given:
 
     hard        1[noise < sigmoid(logit)]           a sample, noise uniform on (0, 1)
-    relaxed     sigmoid((logit + logit(noise))/tau) a binary Concrete sample
+    relaxed     sigmoid((logit - logit(noise))/tau) a binary Concrete sample, which tends to `hard` as tau falls
     mean        sigmoid(logit)                      a mean-field pass, noise ignored
     replay      noise                               the noise *is* the value: gives the logits at a known z
+    shifted     sigmoid(logit) + noise              a mean-field pass, differentiable in its values
+    straight    noise, with the slope of the mean   replay for the straight-through gradient
+    mixed       either of two units, by layer       replay some layers and draw the others
 """
 
 import functools
 import math
 import operator
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.random import threefry_2x32
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-Unit = Callable[[Float[Array, " d"], Float[Array, " d"]], Float[Array, " d"]]
-"""`(logits, noise) -> values`."""
+Unit = Callable[[Float[Array, " d"], Any], Float[Array, " d"]]
+"""`(logits, noise) -> values`; the noise of a layer is whatever its unit takes, for most one number per logit."""
+
+
+class Mixed(NamedTuple):
+    """Noise of one layer for `mixed`."""
+
+    replayed: Bool[Array, ""]
+    """Whether this layer is replayed."""
+    value: Float[Array, " d"]
+    """Its value if so."""
+    noise: Float[Array, " d"]
+    """The other unit's noise if not."""
 
 
 def hard(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -37,11 +52,22 @@ def replay(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array
     return noise
 
 
+def shifted(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The mean plus the noise: at noise 0 a mean-field pass that can be differentiated in each layer's value."""
+    return jax.nn.sigmoid(logits) + noise
+
+
+def straight(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The given value, with the derivative of the mean in the logits (Bengio et al. 2013)."""
+    slope = jax.nn.sigmoid(logits)
+    return noise + slope - jax.lax.stop_gradient(slope)
+
+
 def relaxed(temperature: Float[Array, ""] | float) -> Unit:
     """A binary Concrete unit at the given temperature (Maddison et al. 2017)."""
 
     def unit(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
-        return jax.nn.sigmoid((logits + jnp.log(noise) - jnp.log1p(-noise)) / temperature)
+        return jax.nn.sigmoid(logistic(logits, noise) / temperature)
 
     return unit
 
@@ -55,6 +81,40 @@ def softplus(a: Float[Array, "*s"]) -> Float[Array, "*s"]:
 @softplus.defjvp
 def _softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return softplus(primals[0]), jax.nn.sigmoid(primals[0]) * tangents[0]
+
+
+def mixed(other: Unit) -> Unit:
+    """A unit that replays the layers marked in their `Mixed` noise and leaves the others to `other`."""
+
+    def unit(logits: Float[Array, " d"], noise: Mixed) -> Float[Array, " d"]:
+        return jnp.where(noise.replayed, noise.value, other(logits, noise.noise))
+
+    return unit
+
+
+def logistic(logits: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    """A logistic variable, logit - logit(noise); it is positive where `hard` gives 1 on the same noise."""
+    # many uniform generators return 0 now and then; half a grid step keeps the logarithm finite
+    noise = jnp.maximum(noise, jnp.finfo(noise.dtype).eps / 2)
+    return logits - jnp.log(noise) + jnp.log1p(-noise)
+
+
+def logistic_given(
+    logits: Float[Array, " d"], value: Float[Array, " d"], noise: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """The variable of `logistic` given the bit that it makes, differentiable in the logits, from uniform noise v.
+
+    The noise behind a 1 is v p, that behind a 0 is 1 - v (1 - p), with p = sigmoid(logit). Put into
+    logit - logit(noise), p drops out: for a 1 it is softplus(logit + log(1 - v)) - log v, for a 0 its mirror image.
+    """
+    noise = jnp.clip(noise, jnp.finfo(noise.dtype).eps / 2, 1 - jnp.finfo(noise.dtype).eps / 2)
+    sign = 2 * value - 1
+    return sign * (softplus(sign * logits + jnp.log1p(-noise)) - jnp.log(noise))
+
+
+def noise_given(logits: Float[Array, " d"], value: Float[Array, " d"], noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The v with which `logistic_given` makes the same variable as `logistic` from `noise`; uniform given the value."""
+    return jnp.where(value > 0, noise / jax.nn.sigmoid(logits), (1 - noise) / jax.nn.sigmoid(-logits))
 
 
 def log_bernoulli(value: Float[Array, " d"], logits: Float[Array, " d"]) -> Float[Array, ""]:

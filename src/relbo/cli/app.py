@@ -13,7 +13,7 @@ from rich.console import Console
 
 from relbo.train.errors import TrainingError
 
-COMMANDS = ("train", "evaluate", "data", "reproduce")
+COMMANDS = ("train", "evaluate", "data", "list", "reproduce")
 """Modules of `relbo.cli`; each has `register(app)`."""
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)

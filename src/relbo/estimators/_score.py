@@ -12,38 +12,26 @@ from typing import Generic, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size
-from relbo._types import Batch, Coefficients, Draws, Info, Pair, Streams, split_streams
-from relbo.estimators.base import AbstractEstimator, check_requirement
+from relbo._check import batch_size, is_int, require
+from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
+from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.rejection import draw_grid
 
 State = TypeVar("State")
 
 
-class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
-    """An estimator that supplies `start`, `draw` and `coefficients`."""
-
-    @abc.abstractmethod
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step."""
-
-    @abc.abstractmethod
-    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[Draws, State]:
-        """The z of this step, (b, K, ...), as constants of differentiation."""
+class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
+    """An estimator that supplies `start`, `draw` (which returns `Draws`) and `coefficients`."""
 
     @abc.abstractmethod
     def coefficients(
         self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: State, batch: Batch
     ) -> tuple[Coefficients, State, Info]:
         """The weights c^p and c^q of the draws, given their log densities."""
-
-    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step, for a dataset of `num_data` rows."""
-        check_requirement(self, pair)
-        return self.start(key, pair, num_data)
 
     def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
@@ -54,6 +42,51 @@ class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
         weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
         (grads,) = pull_back(tuple(mean_over_valid(c, info.valid) for c in weights))
         return grads, state, info
+
+
+class AbstractIndependentEstimator(AbstractScoreEstimator[State], Generic[State]):
+    """A score estimator whose draws are K independent proposals; supplies `draw`."""
+
+    num_samples: AbstractVar[int]
+    """K, draws from q per datapoint."""
+    fewest_samples: AbstractClassVar[int]
+    """The least K for which the estimator is defined."""
+
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, self.fewest_samples)
+
+    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[Draws, State]:
+        """K draws from q."""
+        return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
+
+
+class AbstractWeightEstimator(AbstractIndependentEstimator[EmptyState]):
+    """A score estimator that remembers nothing and looks only at log w = log p - log q; a file supplies `weigh`."""
+
+    @abc.abstractmethod
+    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+        """The weights c^p and c^q of the draws, and the estimate of the bound."""
+
+    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def coefficients(
+        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch
+    ) -> tuple[Coefficients, EmptyState, Info]:
+        """The weights c^p and c^q of the draws, given their log densities."""
+        weights, bound = self.weigh(log_p - log_q)
+        return weights, state, plain_info(bound, self.num_samples)
+
+
+def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: int) -> None:
+    """Refuses a number of draws for which the estimator is not defined."""
+    require(
+        is_int(num_samples, at_least=at_least),
+        f"{type(estimator).__name__}: num_samples",
+        f"an integer >= {at_least}",
+        num_samples,
+    )
 
 
 def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:

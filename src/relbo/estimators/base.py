@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 import equinox as eqx
 from equinox import AbstractClassVar
-from jaxtyping import PRNGKeyArray
+from jaxtyping import PRNGKeyArray, PyTree
 
-from relbo._types import Batch, Bound, Info, Pair
+from relbo._types import Batch, Bound, Info, Pair, Streams
 from relbo.models.base import AbstractProposal
 
 State = TypeVar("State")
@@ -48,6 +48,23 @@ class AbstractEstimator(eqx.Module, Generic[State]):
             The *ascent* gradient of the mean bound over the batch, shaped like `pair` (None for what is not a
             floating-point array); the next state; and an `Info`.
         """
+
+
+class AbstractDrawingEstimator(AbstractEstimator[State], Generic[State]):
+    """What both families share: a file supplies `start` and `draw`."""
+
+    @abc.abstractmethod
+    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
+        """State before the first step."""
+
+    @abc.abstractmethod
+    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[PyTree, State]:
+        """Everything random of this step, (b, K, ...), as constants of differentiation."""
+
+    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
+        """State before the first step, for a dataset of `num_data` rows."""
+        check_requirement(self, pair)
+        return self.start(key, pair, num_data)
 
 
 def check_requirement(estimator: AbstractEstimator, pair: Pair) -> None:

@@ -15,16 +15,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo._check import is_int, require
-from relbo._types import Batch, Bound, Coefficients, Draws, EmptyState, Info, Pair, Streams
-from relbo.estimators._score import AbstractScoreEstimator, draw_iid, leave_one_out, plain_info
+from relbo._types import Bound, Coefficients
+from relbo.estimators._score import AbstractWeightEstimator, leave_one_out
 from relbo.models.base import AbstractProposal
 
 
-class RLOO(AbstractScoreEstimator[EmptyState]):
+class RLOO(AbstractWeightEstimator):
     """REINFORCE with a leave-one-out baseline.
 
     Args:
@@ -37,27 +36,9 @@ class RLOO(AbstractScoreEstimator[EmptyState]):
     unbiased: ClassVar[bool] = True
     requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Kool et al. 2019"
+    fewest_samples: ClassVar[int] = 2
 
-    def __check_init__(self) -> None:
-        require(is_int(self.num_samples, at_least=2), "RLOO: num_samples", "an integer >= 2", self.num_samples)
-
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
-
-    def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[Draws, EmptyState]:
-        """K draws from q."""
-        return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
-
-    def coefficients(
-        self,
-        log_p: Float[Array, "b k"],
-        log_q: Float[Array, "b k"],
-        draws: Draws,
-        state: EmptyState,
-        batch: Batch,
-    ) -> tuple[Coefficients, EmptyState, Info]:
+    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
         """Uniform weights for the model, centred log weights for the proposal."""
-        f = log_p - log_q
-        weights = Coefficients(model=jnp.full_like(f, 1 / self.num_samples), proposal=leave_one_out(f))
-        return weights, state, plain_info(bounds.elbo(f), self.num_samples)
+        uniform = jnp.full_like(log_w, 1 / self.num_samples)
+        return Coefficients(model=uniform, proposal=leave_one_out(log_w)), bounds.elbo(log_w)

@@ -1,34 +1,34 @@
-r"""RWS: reweighted wake-sleep, with the wake update of the proposal.
+r"""RWS: reweighted wake-sleep with two wake phases ("wake-wake").
 
-With f_k = log p(x, z_k) - log q(z_k | x), z_1..z_K iid from q and w = softmax f,
+With w = softmax_k(log p(x, z_k) - log q(z_k | x)) and z_1..z_K iid from q,
 
     c^p_k = w_k,    c^q_k = w_k.
 
-The model ascends the K-sample bound; the proposal descends a self-normalised estimate of KL(p(z | x) || q(z | x)),
-which is not the gradient of that bound.
+The model ascends the K-sample bound, without bias. The proposal ascends E_{p(z | x)}[log q(z | x)], by importance
+sampling: it lowers KL(p || q) and not the gap of the bound, so as a gradient of the bound it is biased.
 
-Reference:
-    Bornschein and Bengio (2015), "Reweighted Wake-Sleep", https://arxiv.org/abs/1406.2751, equations 8 and 10.
+References:
+    Bornschein and Bengio (2015), "Reweighted wake-sleep", https://arxiv.org/abs/1406.2751.
+    Le et al. (2019), "Revisiting reweighted wake-sleep", https://arxiv.org/abs/1805.10469.
 """
 
 from typing import ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo._check import is_int, require
-from relbo._types import Batch, Bound, Coefficients, Draws, EmptyState, Info, Pair, Streams
-from relbo.estimators._score import AbstractScoreEstimator, draw_iid, plain_info
+from relbo._types import Bound, Coefficients
+from relbo.estimators._score import AbstractWeightEstimator
 from relbo.models.base import AbstractProposal
 
 
-class RWS(AbstractScoreEstimator[EmptyState]):
-    """Reweighted wake-sleep, wake-wake.
+class RWS(AbstractWeightEstimator):
+    """Reweighted wake-sleep, the proposal trained by its wake phase.
 
     Args:
-        num_samples: K >= 2, draws from q per datapoint.
+        num_samples: K >= 1, draws from q per datapoint.
     """
 
     num_samples: int = eqx.field(static=True, default=5)
@@ -37,27 +37,9 @@ class RWS(AbstractScoreEstimator[EmptyState]):
     unbiased: ClassVar[bool] = False
     requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Bornschein and Bengio 2015"
+    fewest_samples: ClassVar[int] = 1
 
-    def __check_init__(self) -> None:
-        require(is_int(self.num_samples, at_least=2), "RWS: num_samples", "an integer >= 2", self.num_samples)
-
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
-
-    def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[Draws, EmptyState]:
-        """K draws from q."""
-        return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
-
-    def coefficients(
-        self,
-        log_p: Float[Array, "b k"],
-        log_q: Float[Array, "b k"],
-        draws: Draws,
-        state: EmptyState,
-        batch: Batch,
-    ) -> tuple[Coefficients, EmptyState, Info]:
+    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
         """Normalised weights for both."""
-        f = log_p - log_q
-        normalised = jax.nn.softmax(f, axis=-1)
-        return Coefficients(normalised, normalised), state, plain_info(bounds.iwae(f), self.num_samples)
+        normalised = jax.nn.softmax(log_w, axis=-1)
+        return Coefficients(normalised, normalised), bounds.iwae(log_w)

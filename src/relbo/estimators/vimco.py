@@ -4,71 +4,69 @@ With f_k = log p(x, z_k) - log q(z_k | x), L = log mean_k exp f_k and w = softma
 
     c^p_k = w_k,    c^q_k = L - L_(-k) - w_k,
 
-where L_(-k) is L with f_k replaced by the geometric mean of the other weights.
+where L_(-k) is L with exp f_k replaced by the geometric or the arithmetic mean of the other weights. Both are
+functions of the other draws alone, hence unbiased; the paper recommends the geometric one.
 
 Reference:
     Mnih and Rezende (2016), "Variational inference for Monte Carlo objectives", https://arxiv.org/abs/1602.06725,
     equations 8 to 10.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo._check import is_int, require
-from relbo._types import Batch, Bound, Coefficients, Draws, EmptyState, Info, Pair, Streams
-from relbo.estimators._score import AbstractScoreEstimator, draw_iid, plain_info
+from relbo._check import require
+from relbo._types import Bound, Coefficients
+from relbo.estimators._score import AbstractWeightEstimator
 from relbo.models.base import AbstractProposal
 
 
-class VIMCO(AbstractScoreEstimator[EmptyState]):
+class VIMCO(AbstractWeightEstimator):
     """Variational inference for Monte Carlo objectives.
 
     Args:
         num_samples: K >= 2, draws from q per datapoint.
+        control: mean of the other weights that stands in for a draw's own, "geometric" or "arithmetic".
     """
 
     num_samples: int = eqx.field(static=True, default=5)
+    control: Literal["geometric", "arithmetic"] = eqx.field(static=True, default="geometric")
 
     bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = True
     requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Mnih and Rezende 2016"
+    fewest_samples: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        require(is_int(self.num_samples, at_least=2), "VIMCO: num_samples", "an integer >= 2", self.num_samples)
+        require(
+            self.control in ("geometric", "arithmetic"),
+            "VIMCO: control",
+            "'geometric' or 'arithmetic'",
+            self.control,
+        )
 
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
-
-    def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[Draws, EmptyState]:
-        """K draws from q."""
-        return draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples), state
-
-    def coefficients(
-        self,
-        log_p: Float[Array, "b k"],
-        log_q: Float[Array, "b k"],
-        draws: Draws,
-        state: EmptyState,
-        batch: Batch,
-    ) -> tuple[Coefficients, EmptyState, Info]:
+    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
         """Normalised weights for the model, credit of each draw for the proposal."""
-        f = log_p - log_q
-        normalised = jax.nn.softmax(f, axis=-1)
-        bound = bounds.iwae(f)
-        credit = bound[:, None] - bound_without(f)
-        return Coefficients(normalised, credit - normalised), state, plain_info(bound, self.num_samples)
+        normalised, bound = jax.nn.softmax(log_w, axis=-1), bounds.iwae(log_w)
+        without = geometric_without(log_w) if self.control == "geometric" else arithmetic_without(log_w)
+        return Coefficients(normalised, bound[:, None] - without - normalised), bound
 
 
-def bound_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
+def geometric_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
     """L_(-k), the bound with f_k replaced by the mean of the other log weights."""
     size = f.shape[-1]
     others = (jnp.sum(f, axis=-1, keepdims=True) - f) / (size - 1)
-    replaced = jnp.where(jnp.eye(size, dtype=bool), others[:, :, None], f[:, None, :])
-    return bounds.iwae(replaced)
+    return bounds.iwae(jnp.where(jnp.eye(size, dtype=bool), others[:, :, None], f[:, None, :]))
+
+
+def arithmetic_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """L_(-k), the bound with w_k replaced by the mean of the other weights: the bound of the others alone."""
+    size = f.shape[-1]
+    others = jnp.where(jnp.eye(size, dtype=bool), -jnp.inf, f[:, None, :])
+    return bounds.iwae(others) + jnp.log(jnp.asarray(size / (size - 1), f.dtype))

@@ -4,6 +4,7 @@ Batches come from `jax.vmap`. Both x and z may be any pytree of arrays.
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -24,6 +25,22 @@ class AbstractModel(eqx.Module):
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
         """Draws (x, z) from the model."""
+
+
+class AbstractBernoulliModel(AbstractModel):
+    """A model whose z = (h_1, ..., h_L) are layers of Bernoulli units, each given those above it.
+
+    A subclass supplies `conditionals`; the joint density follows. `Concrete` needs it to relax the model's units too.
+    """
+
+    @abc.abstractmethod
+    def conditionals(self, x: PyTree, z: Layers) -> tuple[Float[Array, ""], Layers]:
+        """Log p(x | z), and the logits of each layer given the layers above; z may lie inside (0, 1)."""
+
+    def log_joint(self, x: PyTree, z: Layers) -> Float[Array, ""]:
+        """Log p(x, h) in nats."""
+        log_p, logits = self.conditionals(x, z)
+        return log_p + units.log_bernoulli_layers(z, logits)
 
 
 class AbstractProposal(eqx.Module):
@@ -50,6 +67,10 @@ class AbstractBatchModel(AbstractModel):
     def log_joint_batch(self, x: PyTree, z: PyTree) -> Float[Array, "b k"]:
         """Log p(x_i, z_ik) of K draws for each of the b rows."""
 
+    @abc.abstractmethod
+    def observation_size(self) -> int:
+        """How many numbers one x has, for baselines that are functions of x."""
+
 
 class AbstractBatchProposal(AbstractProposal):
     """A proposal that is best drawn and scored for all rows of a batch together."""
@@ -63,6 +84,22 @@ class AbstractBatchProposal(AbstractProposal):
         """Log q(z_ik | x_i) of K draws for each of the b rows."""
 
 
+class AbstractReparameterizedProposal(AbstractProposal):
+    """A proposal that is a differentiable function of noise, z = transform(noise, x); sampling follows."""
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray) -> PyTree:
+        """Noise for one z, of a law that depends neither on x nor on phi."""
+
+    @abc.abstractmethod
+    def transform(self, noise: PyTree, x: PyTree) -> PyTree:
+        """The z that the noise makes, differentiable in phi."""
+
+    def sample(self, key: PRNGKeyArray, x: PyTree) -> PyTree:
+        """Draws z from q(z | x)."""
+        return self.transform(self.noise(key), x)
+
+
 class AbstractBernoulliProposal(AbstractProposal):
     """A proposal made of layers of Bernoulli units, z = (h_1, ..., h_L); all that path-wise estimators need.
 
@@ -70,8 +107,11 @@ class AbstractBernoulliProposal(AbstractProposal):
     """
 
     @abc.abstractmethod
-    def rollout(self, noise: Layers, x: PyTree, unit: units.Unit) -> tuple[Layers, Layers]:
-        """Runs the network upwards, `unit(logits, noise)` deciding each layer; returns (values, logits)."""
+    def rollout(self, noise: tuple[Any, ...], x: PyTree, unit: units.Unit) -> tuple[Layers, Layers]:
+        """Runs the network upwards, `unit(logits, noise)` deciding each layer; returns (values, logits).
+
+        What the noise of a layer is only the unit knows: hand it on as it is.
+        """
 
     @abc.abstractmethod
     def noise(self, key: PRNGKeyArray) -> Layers:

@@ -12,6 +12,7 @@ References:
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo._check import is_int, require
 from relbo._types import Pair
-from relbo.models.base import AbstractBernoulliProposal, AbstractModel, Layers
+from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
 from relbo.units import Unit, log_bernoulli, uniform_noise
 
 
@@ -68,19 +69,17 @@ def _signed(h: Float[Array, " d"]) -> Float[Array, " d"]:
     return 2 * h - 1
 
 
-class SBN(AbstractModel):
+class SBN(AbstractBernoulliModel):
     """The generative network p(x, h_1, ..., h_L); `downward[l]` gives layer l (x for l = 0) from layer l + 1."""
 
     downward: tuple[Conditional, ...]
     prior: Float[Array, " top"]
     """Logits of the top layer."""
 
-    def log_joint(self, x: Float[Array, " d"], z: Layers) -> Float[Array, ""]:
-        """Log p(x, h) in nats."""
-        log_p = log_bernoulli(z[-1], self.prior)
-        for below, conditional, above in zip((x, *z[:-1]), self.downward, z, strict=True):
-            log_p = log_p + log_bernoulli(below, conditional.logits(_signed(above)))
-        return log_p
+    def conditionals(self, x: Float[Array, " d"], z: Layers) -> tuple[Float[Array, ""], Layers]:
+        """Log p(x | h_1), and the logits of h_1 given h_2, ..., of h_L."""
+        logits = [conditional.logits(_signed(above)) for conditional, above in zip(self.downward, z, strict=True)]
+        return log_bernoulli(x, logits[0]), (*logits[1:], self.prior)
 
     def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Layers]:
         """Ancestral sampling from the top."""
@@ -107,7 +106,7 @@ class SBNProposal(AbstractBernoulliProposal):
     data_mean: Float[Array, " d"]
     """Centres x; a constant, not trained."""
 
-    def rollout(self, noise: Layers, x: Float[Array, " d"], unit: Unit) -> tuple[Layers, Layers]:
+    def rollout(self, noise: tuple[Any, ...], x: Float[Array, " d"], unit: Unit) -> tuple[Layers, Layers]:
         """Runs the network upwards with the given unit; returns (values, logits)."""
         values: list[Array] = []
         logits: list[Array] = []

@@ -1,0 +1,108 @@
+r"""NVIL: a learned, input-dependent baseline, and a signal of running zero mean and unit variance.
+
+For K draws from q, with f_k = log p(x, z_k) - log q(z_k | x), L = log mean_k exp f_k and w = softmax f, the score
+function of the K-sample bound has signal L - w_k (`iwae.py`). NVIL subtracts and divides what it has learned,
+
+    c^p_k = w_k,    c^q_k = (L - w_k - C(x) - c) / max(1, sigma),
+
+C a small network fitted to the signal, c and sigma^2 running mean and variance of what it leaves. At K = 1 this is
+the paper's estimator of the ELBO; for K > 1 it is the multi-sample NVIL that VIMCO was compared with.
+
+C, c and sigma are those of the steps before, so the expected phi-gradient is the exact one divided by
+max(1, sigma): the right direction but another length, hence `unbiased = False`. (The paper renews c and sigma with
+the very batch that they centre, which adds a small bias of direction.)
+
+References:
+    Mnih and Gregor (2014), "Neural variational inference and learning in belief networks",
+    https://arxiv.org/abs/1402.0030, Algorithm 1: 100 tanh units, decay 0.8.
+    Mnih and Rezende (2016), "Variational inference for Monte Carlo objectives", section 2.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from relbo import bounds
+from relbo._check import is_int, is_real, require
+from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair
+from relbo.estimators._learned import Perceptron, adam_step, flat, float_type, observation_size
+from relbo.estimators._score import AbstractIndependentEstimator, plain_info
+from relbo.models.base import AbstractProposal
+
+
+class NVILState(NamedTuple):
+    """What NVIL remembers between steps."""
+
+    baseline: Perceptron
+    """C(x)."""
+    optimiser: optax.OptState
+    mean: Float[Array, ""]
+    """c, running mean of the signal minus C(x), in nats."""
+    variance: Float[Array, ""]
+    """sigma^2, its running variance."""
+
+
+class NVIL(AbstractIndependentEstimator[NVILState]):
+    """Neural variational inference and learning.
+
+    Args:
+        num_samples: K >= 1, draws from q per datapoint.
+        width: tanh units of the baseline network.
+        decay: weight of the past in the running mean and variance, in [0, 1).
+        learning_rate: Adam step size of the baseline.
+    """
+
+    num_samples: int = eqx.field(static=True, default=1)
+    width: int = eqx.field(static=True, default=100)
+    decay: float = eqx.field(static=True, default=0.8)
+    learning_rate: float = eqx.field(static=True, default=1e-3)
+
+    bound: ClassVar[Bound] = Bound.IWAE
+    unbiased: ClassVar[bool] = False
+    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    paper: ClassVar[str] = "Mnih and Gregor 2014"
+    fewest_samples: ClassVar[int] = 1
+
+    def __check_init__(self) -> None:
+        require(is_int(self.width, at_least=1), "NVIL: width", "an integer >= 1", self.width)
+        require(is_real(self.decay) and 0 <= self.decay < 1, "NVIL: decay", "a number in [0, 1)", self.decay)
+        require(
+            is_real(self.learning_rate) and self.learning_rate > 0,
+            "NVIL: learning_rate",
+            "a number > 0",
+            self.learning_rate,
+        )
+
+    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> NVILState:
+        """A baseline that is zero everywhere."""
+        dtype = float_type(pair)
+        baseline = Perceptron.create(key, observation_size(pair.model), [self.width], dtype)
+        zero = jnp.zeros((), dtype)
+        return NVILState(baseline, optax.adam(self.learning_rate).init(baseline), zero, zero)
+
+    def coefficients(
+        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: NVILState, batch: Batch
+    ) -> tuple[Coefficients, NVILState, Info]:
+        """The signal, centred and scaled by what was learned before this step."""
+        log_w = log_p - log_q
+        normalised, bound = jax.nn.softmax(log_w, axis=-1), bounds.iwae(log_w)
+        signal = bound[:, None] - normalised
+
+        features = jax.vmap(lambda x: flat(x, log_w.dtype))(batch.x)
+        baseline, pull_back = jax.vjp(lambda network: jax.vmap(network.value)(features), state.baseline)
+        residual = signal - baseline[:, None]
+        centred = (residual - state.mean) / jnp.maximum(1, jnp.sqrt(state.variance))
+
+        (gradient,) = pull_back(-jnp.mean(centred, axis=1) / log_w.shape[0])  # of the mean of half the squares
+        network, optimiser = adam_step(optax.adam(self.learning_rate), gradient, state.baseline, state.optimiser)
+        state = NVILState(
+            network,
+            optimiser,
+            mean=self.decay * state.mean + (1 - self.decay) * jnp.mean(residual),
+            variance=self.decay * state.variance + (1 - self.decay) * jnp.var(residual),
+        )
+        return Coefficients(normalised, centred), state, plain_info(bound, self.num_samples)

@@ -1,0 +1,135 @@
+r"""Gradient variance and signal-to-noise of an estimator at one point, over many keys.
+
+For estimates g of a gradient, with mean m and variance v in every coordinate,
+
+    total variance   sum_i v_i,        signal-to-noise ratio   |m| / sqrt(sum_i v_i),
+
+each for theta and phi apart. To compare methods that draw unequal numbers of proposals, use the variance *per
+proposal*: that of one estimate times the proposals it drew, which is what averaging estimates until a budget of
+proposals is spent would leave, times that budget.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from relbo._check import is_int, require
+from relbo._types import Batch, Pair
+from relbo.estimators.base import AbstractEstimator
+
+
+class Moments(NamedTuple):
+    """Mean and variance of an estimator's gradient over its own randomness."""
+
+    mean: Pair
+    variance: Pair
+    """Unbiased sample variance of one estimate, shaped like the gradient."""
+    num_proposals: Float[Array, ""]
+    """Mean proposals per datapoint and estimate."""
+    num_estimates: int
+
+
+class Noise(NamedTuple):
+    """How noisy a part of the gradient is."""
+
+    total_variance: Float[Array, ""]
+    per_proposal: Float[Array, ""]
+    """Total variance times the proposals per datapoint of one estimate."""
+    signal_to_noise: Float[Array, ""]
+
+
+class Comparison(NamedTuple):
+    """Noise of one estimator."""
+
+    theta: Noise
+    phi: Noise
+    num_proposals: Float[Array, ""]
+
+
+def gradient_moments(
+    estimator: AbstractEstimator,
+    key: PRNGKeyArray,
+    pair: Pair,
+    state: Any,
+    batch: Batch,
+    *,
+    num_estimates: int,
+    chunk: int = 1_000,
+) -> Moments:
+    """Mean and variance of `estimator.estimate` over independent keys, from one state that is not carried on.
+
+    Args:
+        estimator: what to measure.
+        key: randomness of all estimates.
+        pair: model and proposal.
+        state: state of the estimator, the same for every estimate.
+        batch: datapoints; the gradient is that of their mean bound.
+        num_estimates: how many, a multiple of `chunk`.
+        chunk: how many at a time.
+
+    Returns:
+        A `Moments`.
+    """
+    require(is_int(chunk, at_least=2), "gradient_moments: chunk", "an integer >= 2", chunk)
+    require(
+        is_int(num_estimates, at_least=chunk) and num_estimates % chunk == 0,
+        "gradient_moments: num_estimates",
+        f"a multiple of the chunk {chunk}",
+        num_estimates,
+    )
+
+    def one(k: PRNGKeyArray) -> tuple[Pair, Array]:
+        gradient, _, info = estimator.estimate(k, pair, state, batch)
+        return gradient, jnp.mean(info.num_proposals.astype(info.bound.dtype))
+
+    def step(carry: PyTree, index: Array) -> tuple[PyTree, None]:
+        mean, squares, count = carry
+        keys = jax.random.split(jax.random.fold_in(key, index), chunk)
+        values = jax.vmap(one)(keys)
+
+        def merge(m: Array, s: Array, v: Array) -> tuple[Array, Array]:  # Chan et al.'s pairwise update
+            new = jnp.mean(v, axis=0)
+            share = chunk / (count + chunk)
+            gap = new - m
+            centred = jnp.sum(jnp.square(v - new[None]), axis=0)
+            return m + gap * share.astype(v.dtype), s + centred + jnp.square(gap) * (count * share).astype(v.dtype)
+
+        leaves, treedef = jax.tree.flatten(values)
+        merged = [merge(*parts) for parts in zip(jax.tree.leaves(mean), jax.tree.leaves(squares), leaves, strict=True)]
+        mean, squares = (jax.tree.unflatten(treedef, part) for part in zip(*merged, strict=True))
+        return (mean, squares, count + chunk), None
+
+    shapes = jax.eval_shape(one, key)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    start = (zeros, zeros, jnp.zeros(()))
+    indices = jnp.arange(num_estimates // chunk)
+    ((mean, num_proposals), (squares, _), _), _ = jax.jit(lambda c: jax.lax.scan(step, c, indices))(start)
+    variance = jax.tree.map(lambda s: s / (num_estimates - 1), squares)
+    return Moments(mean, variance, num_proposals, num_estimates)
+
+
+def compare(
+    estimator: AbstractEstimator,
+    key: PRNGKeyArray,
+    pair: Pair,
+    state: Any,
+    batch: Batch,
+    *,
+    num_estimates: int,
+    chunk: int = 1_000,
+) -> Comparison:
+    """The noise of an estimator's gradient, for theta and phi apart; arguments as `gradient_moments`."""
+    moments = gradient_moments(estimator, key, pair, state, batch, num_estimates=num_estimates, chunk=chunk)
+
+    def noise(mean: PyTree, variance: PyTree) -> Noise:
+        total = jnp.sum(jnp.stack([jnp.sum(v) for v in jax.tree.leaves(variance)]))
+        signal = jnp.sum(jnp.stack([jnp.sum(jnp.square(m)) for m in jax.tree.leaves(mean)]))
+        return Noise(total, total * moments.num_proposals, jnp.sqrt(signal / total))
+
+    return Comparison(
+        noise(moments.mean.model, moments.variance.model),
+        noise(moments.mean.proposal, moments.variance.proposal),
+        moments.num_proposals,
+    )
