@@ -106,16 +106,16 @@ def sample(
     # the first round draws what an estimator without rejection would draw from the same key; later ones have a root
     # of their own, since the proposal is free to fold numbers into the key that it is given
     key_accept, key_more = jax.random.split(streams.accept)
-    z, accept, first = propose(streams.propose, jax.random.fold_in(key_accept, 0))
+    first_z, accept, first = propose(streams.propose, jax.random.fold_in(key_accept, 0))
     nothing = _Progress(
-        z=jax.tree.map(jnp.zeros_like, z),
+        z=jax.tree.map(jnp.zeros_like, first_z),
         accepted=jnp.zeros(num_rows, jnp.int32),
         num_proposals=jnp.full(num_rows, max_rounds * num_samples, jnp.int32),
         rounds=jnp.zeros((), jnp.int32),
         nan_p=jnp.zeros((), bool),
         nan_q=jnp.zeros((), bool),
     )
-    progress = absorb(nothing, z, accept, first)
+    progress = absorb(nothing, first_z, accept, first)
     progress = jax.lax.while_loop(unfinished, next_round, progress)
     result = Accepted(
         z=progress.z,
@@ -123,6 +123,6 @@ def sample(
         exhausted=progress.accepted < num_samples,
         first=first,
         num_evaluated=progress.rounds * num_rows * num_samples,
-        first_z=z,
+        first_z=first_z,
     )
     return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)

@@ -21,6 +21,14 @@ def program_pair(model=programs.model, guide=programs.guide, params=programs.PAR
     return program, build_pair(program, params, {}, 1)
 
 
+def rows_of(program):
+    return build_batch(program, 1).x
+
+
+def one_row(program, number):
+    return jax.tree.map(lambda leaf: leaf[number], rows_of(program))
+
+
 def summed(gradient):
     """Gradient by parameter name, of both halves of a pair."""
     return jax.tree.map(jnp.add, gradient.model.params, gradient.proposal.params)
@@ -33,11 +41,11 @@ def test_every_row_is_the_hand_written_model(bound):
     hand_written = programs.row_pair(programs.PARAMS)
 
     def both():
-        _, pair = program_pair()
-        rows = jnp.arange(programs.NUM_ROWS)
-        actual = jax.vmap(lambda i: quantity(pair, i, {"z": programs.STATES}, *arguments))(rows)
+        program, pair = program_pair()
+        rows = rows_of(program)
+        actual = jax.vmap(lambda row: quantity(pair, row, {"z": programs.STATES}, *arguments))(rows)
         expected = jax.vmap(lambda x: quantity(hand_written, x, programs.STATES, *arguments))(programs.X)
-        gradient = exact.gradient(quantity, pair, jnp.array(2), {"z": programs.STATES}, *arguments)
+        gradient = exact.gradient(quantity, pair, one_row(program, 2), {"z": programs.STATES}, *arguments)
         wanted = exact.gradient(quantity, hand_written, programs.X[2], programs.STATES, *arguments)
         return (actual, summed(gradient)), (expected, summed(wanted))
 
@@ -46,10 +54,10 @@ def test_every_row_is_the_hand_written_model(bound):
 
 def test_whole_batches_agree_with_single_rows():
     z = {"z": jnp.array([[0, 1], [2, 2], [1, 0], [0, 2]])}
-    rows = jnp.arange(programs.NUM_ROWS)
 
     def both():
-        _, pair = program_pair()
+        program, pair = program_pair()
+        rows = rows_of(program)
         one = jax.vmap(lambda i, zs: jax.vmap(lambda v: (pair.model.log_joint(i, v), pair.proposal.log_prob(v, i)))(zs))
         return (pair.model.log_joint_batch(rows, z), pair.proposal.log_prob_batch(z, rows)), one(rows, z)
 
@@ -61,6 +69,7 @@ def test_subsampling_keeps_the_rows_of_the_plate_and_leaves_out_its_scale():
     assert program.layout.plate == "data" and program.layout.num_rows == 2 and program.layout.num_data == 4
     batch = build_batch(program, 1)
     np.testing.assert_array_equal(batch.index, program.plates["data"])
+    np.testing.assert_array_equal(batch.x.observed["x"], programs.X[batch.index])
     z = jnp.array([1, 2])
     actual = pair.model.log_joint_batch(batch.x, {"z": z[:, None]})[:, 0]
     expected = jax.vmap(programs.RowModel(programs.PARAMS).log_joint)(programs.X[batch.index], z)
@@ -80,7 +89,7 @@ def test_latents_that_reach_beyond_their_plate_make_the_program_one_row():
     program, pair = program_pair(model, guide, {"p": jnp.array(0.4)})
     assert program.layout.plate is None and program.layout.num_rows == 1
     z = jnp.array([1, 0, 1, 1])
-    log_p = pair.model.log_joint(jnp.array(0), {"z": z})
+    log_p = pair.model.log_joint(one_row(program, 0), {"z": z})
     np.testing.assert_allclose(log_p, 4 * np.log(0.5) + dist.Normal(3.0, 1.0).log_prob(2.0), rtol=1e-10)
 
 
@@ -100,22 +109,23 @@ def test_nested_plates_are_summed_into_their_row():
 
     program, pair = program_pair(model, guide, {})
     assert program.layout.plate == "documents" and set(program.layout.local) == {"topic", "word"}
-    z = pair.proposal.sample_batch(jax.random.key(0), jnp.arange(4), 5)
+    rows = rows_of(program)
+    z = pair.proposal.sample_batch(jax.random.key(0), rows, 5)
     assert jax.tree.map(jnp.shape, z) == {"topic": (4, 5, 1), "word": (4, 5, 3)}
     topic, word = z["topic"][..., 0], z["word"]
     expected = dist.Bernoulli(0.3).log_prob(topic)
     expected += jnp.sum(dist.Bernoulli(0.2 + 0.5 * topic[..., None]).log_prob(word), axis=-1)
     expected += jnp.sum(dist.Normal(0.0, 1.0).log_prob(word.astype(float)), axis=-1)
-    np.testing.assert_allclose(pair.model.log_joint_batch(jnp.arange(4), z), expected, rtol=1e-10)
-    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, jnp.arange(4)), 4 * np.log(0.5), rtol=1e-10)
+    np.testing.assert_allclose(pair.model.log_joint_batch(rows, z), expected, rtol=1e-10)
+    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, rows), 4 * np.log(0.5), rtol=1e-10)
 
 
 def test_scale_handlers_weigh_the_objective_but_not_the_score():
     scaled_model = numpyro.handlers.scale(programs.model, scale=0.3)
     scaled_guide = numpyro.handlers.scale(programs.guide, scale=0.3)
     _, pair = program_pair(scaled_model, scaled_guide)
-    _, plain = program_pair()
-    rows, z = jnp.arange(4), {"z": jnp.array([[0], [1], [2], [1]])}
+    program, plain = program_pair()
+    rows, z = rows_of(program), {"z": jnp.array([[0], [1], [2], [1]])}
     log_q = plain.proposal.log_prob_batch(z, rows)
     np.testing.assert_allclose(pair.proposal.log_prob_batch(z, rows), log_q, rtol=1e-12)
     difference = pair.model.log_joint_batch(rows, z) - log_q

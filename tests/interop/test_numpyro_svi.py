@@ -13,7 +13,9 @@ from interop import programs
 from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
-from relbo.interop.numpyro import RLOO, SVI, VIMCO, ResampledELBO
+import relbo
+from relbo.estimators import REGISTRY
+from relbo.interop.numpyro import RLOO, SVI, VIMCO, EstimatorELBO, ResampledELBO
 from relbo.interop.numpyro._objective import STATE_SITE
 
 OPTIM = numpyro.optim.Adam(0.05)
@@ -151,3 +153,24 @@ def test_equinox_and_flax_networks_in_guides():
         svi = SVI(lambda x, use_flax: programs.model(x), guide, OPTIM, RLOO(4), use_flax=use_flax)
         result = run(svi, 100, programs.X)
         assert jnp.mean(result.losses[-20:]) < jnp.mean(result.losses[:20])
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_estimator_serves_or_says_what_it_needs(name):
+    estimator = REGISTRY[name]
+    if estimator.requires is not relbo.AbstractProposal:
+        with pytest.raises(ValueError, match=f"needs an {estimator.requires.__name__}"):
+            EstimatorELBO(estimator())
+        return
+    svi = make_svi(EstimatorELBO(estimator()))
+    if name == "wake-sleep":
+        with pytest.raises(ValueError, match="needs draws of"):
+            jax.eval_shape(lambda key: svi.run(key, 2, programs.X, progress_bar=False), jax.random.key(0))
+        return
+    # shapes and dtypes of the state are those of the step before, or the scan in `run` would fail
+    result = jax.eval_shape(lambda key: svi.run(key, 2, programs.X, progress_bar=False), jax.random.key(0))
+    assert result.losses.shape == (2,)
+    if jax.tree.leaves(result.state.mutable_state) and name == "nvil":
+        plain = make_svi(EstimatorELBO(estimator()), numpyro.infer.SVI)
+        with pytest.raises(ValueError, match="NVIL remembers things between steps"):
+            plain.run(jax.random.key(0), 2, programs.X, progress_bar=False)

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._types import Pair
-from relbo.models.base import AbstractModel
+from relbo.models.base import AbstractBatchModel, AbstractModel
 from relbo.models.sbn import Affine
 
 Learned = TypeVar("Learned")
@@ -51,6 +51,8 @@ def flat(tree: PyTree, dtype: jnp.dtype) -> Float[Array, " n"]:
 
 def observation_size(model: AbstractModel) -> int:
     """How many numbers `flat` makes of one x; `model.sample` tells, without being run."""
+    if isinstance(model, AbstractBatchModel):
+        return model.observation_size()
     x, _ = jax.eval_shape(model.sample, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(x))
 

@@ -60,6 +60,30 @@ class AbstractProposal(eqx.Module):
         return z, self.log_prob(z, x)
 
 
+class AbstractBatchModel(AbstractModel):
+    """A model that is best evaluated for all rows of a batch together, like a program written for whole batches."""
+
+    @abc.abstractmethod
+    def log_joint_batch(self, x: PyTree, z: PyTree) -> Float[Array, "b k"]:
+        """Log p(x_i, z_ik) of K draws for each of the b rows."""
+
+    @abc.abstractmethod
+    def observation_size(self) -> int:
+        """How many numbers one x has, for baselines that are functions of x."""
+
+
+class AbstractBatchProposal(AbstractProposal):
+    """A proposal that is best drawn and scored for all rows of a batch together."""
+
+    @abc.abstractmethod
+    def sample_batch(self, key: PRNGKeyArray, x: PyTree, num_samples: int) -> PyTree:
+        """K independent draws from q(z | x_i) for each row, (b, K, ...)."""
+
+    @abc.abstractmethod
+    def log_prob_batch(self, z: PyTree, x: PyTree) -> Float[Array, "b k"]:
+        """Log q(z_ik | x_i) of K draws for each of the b rows."""
+
+
 class AbstractReparameterizedProposal(AbstractProposal):
     """A proposal that is a differentiable function of noise, z = transform(noise, x); sampling follows."""
 
@@ -74,26 +98,6 @@ class AbstractReparameterizedProposal(AbstractProposal):
     def sample(self, key: PRNGKeyArray, x: PyTree) -> PyTree:
         """Draws z from q(z | x)."""
         return self.transform(self.noise(key), x)
-
-
-class AbstractBatchModel(AbstractModel):
-    """A model that is best evaluated for all rows of a batch together, like a program written for whole batches."""
-
-    @abc.abstractmethod
-    def log_joint_batch(self, x: PyTree, z: PyTree) -> Float[Array, "b k"]:
-        """Log p(x_i, z_ik) of K draws for each of the b rows."""
-
-
-class AbstractBatchProposal(AbstractProposal):
-    """A proposal that is best drawn and scored for all rows of a batch together."""
-
-    @abc.abstractmethod
-    def sample_batch(self, key: PRNGKeyArray, x: PyTree, num_samples: int) -> PyTree:
-        """K independent draws from q(z | x_i) for each row, (b, K, ...)."""
-
-    @abc.abstractmethod
-    def log_prob_batch(self, z: PyTree, x: PyTree) -> Float[Array, "b k"]:
-        """Log q(z_ik | x_i) of K draws for each of the b rows."""
 
 
 class AbstractBernoulliProposal(AbstractProposal):

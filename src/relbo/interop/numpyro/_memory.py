@@ -1,15 +1,16 @@
 """Estimators in a step that can neither look back nor leave anything behind."""
 
+import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance
-from relbo.estimators import VRS, AbstractEstimator
+from relbo.estimators import AbstractEstimator, VRSAll
+from relbo.estimators._resampled import AbstractResampledEstimator
 from relbo.rejection import LogProbs
 from relbo.thresholds import AbstractThreshold, Fixed, FixedState, solve_where
 
@@ -61,11 +62,12 @@ def without_memory(
     estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, num_data: int
 ) -> tuple[AbstractEstimator, Any]:
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
-    if isinstance(estimator, VRS) and not isinstance(estimator.threshold, Fixed):
-        threshold = Anew(estimator.threshold)
-        estimator = eqx.tree_at(lambda e: e.threshold, estimator, threshold, is_leaf=lambda leaf: leaf is None)
+    if isinstance(estimator, AbstractResampledEstimator | VRSAll):
+        if not isinstance(estimator.threshold, Fixed):
+            estimator = dataclasses.replace(estimator, threshold=Anew(estimator.threshold))
+        return estimator, estimator.init(key, pair, num_data)
     state = estimator.init(key, pair, num_data)
-    if not isinstance(estimator, VRS) and jax.tree.leaves(state):
+    if jax.tree.leaves(state):
         raise ValueError(
             f"{type(estimator).__name__} remembers things between steps, for which numpyro.infer.SVI has no place. "
             "Use relbo.interop.numpyro.SVI, which takes the same arguments."

@@ -1,10 +1,10 @@
 """The two halves of a relbo pair, made of one NumPyro program.
 
 Rows are numbered m * b + i: draw m of the shared latents, row i of the minibatch. A relbo z is a dictionary of the
-local latents with the row as first axis; a relbo x is the number of the row.
+local latents with the row as first axis; a relbo x is a `Row`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,15 @@ from relbo.interop.numpyro._program import Parts, Program
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal
 
 
+class Row(NamedTuple):
+    """One row of the minibatch, as estimators see it; a program finds its data by itself."""
+
+    place: Float[Array, "*b"]
+    """(number + 1/2) / number of rows: a fraction, since baselines take all of x for features."""
+    observed: dict[str, Array]
+    """What the model observes in this row, by site."""
+
+
 class ProgramModel(AbstractBatchModel):
     """The NumPyro model, given values of its parameters and of the shared latents."""
 
@@ -25,17 +34,24 @@ class ProgramModel(AbstractBatchModel):
     num_shared: int = eqx.field(static=True)
     program: Program = eqx.field(static=True)
 
-    def log_joint(self, x: Int[Array, ""], z: PyTree) -> Float[Array, ""]:
+    def log_joint(self, x: Row, z: PyTree) -> Float[Array, ""]:
         """Log p of one row; costs a run for the whole batch."""
         return _score_one(self, x, z).model
 
-    def log_joint_batch(self, x: Int[Array, " b"], z: PyTree) -> Float[Array, "b k"]:
+    def log_joint_batch(self, x: Row, z: PyTree) -> Float[Array, "b k"]:
         """Log p of K draws for all rows."""
         return _score_all(self, z).model
 
     def sample(self, key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
-        """Not defined: a NumPyro program draws its data by `numpyro.infer.Predictive`."""
-        raise NotImplementedError("a NumPyro model draws its data by numpyro.infer.Predictive, not through relbo.")
+        """Refused: a guide takes its data as arguments, which dreamt data cannot replace."""
+        raise ValueError(
+            "the estimator needs draws of (x, z) from the model to train the guide on, which a NumPyro program cannot "
+            "give. Choose one that does not dream, such as RWS."
+        )
+
+    def observation_size(self) -> int:
+        """Numbers in one `Row`."""
+        return 1 + sum(value[0].size for value in self.program.observed.values())
 
 
 class ProgramProposal(AbstractBatchProposal):
@@ -46,15 +62,16 @@ class ProgramProposal(AbstractBatchProposal):
     num_shared: int = eqx.field(static=True)
     program: Program = eqx.field(static=True)
 
-    def sample(self, key: PRNGKeyArray, x: Int[Array, ""]) -> PyTree:
+    def sample(self, key: PRNGKeyArray, x: Row) -> PyTree:
         """Draws one row; costs a run for the whole batch."""
-        return jax.tree.map(lambda v: v[x, 0], self.sample_batch(key, x[None], 1))
+        number = _number(self, x)
+        return jax.tree.map(lambda v: v[number, 0], self.sample_batch(key, x, 1))
 
-    def log_prob(self, z: PyTree, x: Int[Array, ""]) -> Float[Array, ""]:
+    def log_prob(self, z: PyTree, x: Row) -> Float[Array, ""]:
         """Log q of one row; costs a run for the whole batch."""
         return _score_one(self, x, z).guide
 
-    def sample_batch(self, key: PRNGKeyArray, x: Int[Array, " b"], num_samples: int) -> PyTree:
+    def sample_batch(self, key: PRNGKeyArray, x: Row, num_samples: int) -> PyTree:
         """K draws for all rows."""
         params = jax.lax.stop_gradient(self.params)
 
@@ -65,7 +82,7 @@ class ProgramProposal(AbstractBatchProposal):
         drawn = jax.vmap(lambda ks, g: jax.vmap(lambda k: one(k, g))(ks))(keys, self.shared)
         return to_rows(self.program, drawn)
 
-    def log_prob_batch(self, z: PyTree, x: Int[Array, " b"]) -> Float[Array, "b k"]:
+    def log_prob_batch(self, z: PyTree, x: Row) -> Float[Array, "b k"]:
         """Log q of K draws for all rows."""
         return _score_all(self, z).guide
 
@@ -109,11 +126,16 @@ def _score_all(half: ProgramModel | ProgramProposal, z: PyTree) -> Parts:
     return parts._replace(model=flat(parts.model), guide=flat(parts.guide))
 
 
-def _score_one(half: ProgramModel | ProgramProposal, x: Int[Array, ""], z: PyTree) -> Parts:
+def _number(half: ProgramModel | ProgramProposal, x: Row) -> Int[Array, ""]:
+    return jnp.floor(x.place * (half.num_shared * half.program.layout.num_rows)).astype(jnp.int32)
+
+
+def _score_one(half: ProgramModel | ProgramProposal, x: Row, z: PyTree) -> Parts:
     num_rows = half.num_shared * half.program.layout.num_rows
     everywhere = jax.tree.map(lambda v: jnp.broadcast_to(v, (num_rows, 1, *jnp.shape(v))), z)
     parts = _score_all(half, everywhere)
-    return parts._replace(model=parts.model[x, 0], guide=parts.guide[x, 0])
+    number = _number(half, x)
+    return parts._replace(model=parts.model[number, 0], guide=parts.guide[number, 0])
 
 
 def build_pair(program: Program, params: dict[str, Any], shared: dict[str, Array], num_shared: int) -> Pair:
@@ -124,4 +146,6 @@ def build_pair(program: Program, params: dict[str, Any], shared: dict[str, Array
 def build_batch(program: Program, num_shared: int) -> Batch:
     """All rows of the minibatch, once for each draw of the shared latents."""
     num_rows = num_shared * program.layout.num_rows
-    return Batch(jnp.arange(num_rows), jnp.tile(program.index, num_shared))
+    place = (jnp.arange(num_rows) + 0.5) / num_rows
+    observed = {name: jnp.concatenate([value] * num_shared) for name, value in program.observed.items()}
+    return Batch(Row(place, observed), jnp.tile(program.index, num_shared))

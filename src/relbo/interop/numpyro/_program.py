@@ -91,6 +91,7 @@ class Program:
         )
         chosen = self.layout.plate
         self.index = jnp.zeros(1, jnp.int32) if chosen is None else self.plates[chosen]
+        self.observed = observations(model_trace, chosen, self.layout.num_rows)
 
     def _leaks(self, params: dict[str, Any], guide_trace: Trace, plate: str, local: tuple[str, ...]) -> bool:
         # a plate whose latents reach beyond it does not make the program factorise over its rows
@@ -157,6 +158,21 @@ class Program:
                     if not _is_one(scale):
                         model.append(rows - scaled)
         return Parts(_add(model), _add(guide), _add(outside), _add(scored))
+
+
+def observations(model_trace: Trace, plate: str | None, num_rows: int) -> dict[str, Array]:
+    """Observed values with the row as first axis, of the sites that have a value for each row."""
+    found = {}
+    for name, site in model_trace.items():
+        if site["type"] != "sample" or not site["is_observed"] or jnp.size(site["value"]) == 0:
+            continue
+        frame = frame_of(site, plate)
+        if plate is None:
+            found[name] = jnp.asarray(site["value"])[None]
+        elif frame is not None and jnp.ndim(site["value"]) >= site["fn"].event_dim - frame.dim:
+            rows = jnp.moveaxis(jnp.asarray(site["value"]), frame.dim - site["fn"].event_dim, 0)
+            found.update({name: rows} if rows.shape[0] == num_rows else {})
+    return found
 
 
 def _is_one(scale: Any) -> bool:
