@@ -163,11 +163,11 @@ def fit(
         checkpoints=None,
     )
     identity = {
-        "estimator": str(estimator),
+        **(about or {}),
+        "estimator_settings": str(estimator),
+        "data_fingerprint": source.fingerprint,
         "batch_size": batch_size,
         "seed": seed,
-        "data": source.fingerprint,
-        **(about or {}),
     }
     if out is not None:
         run.open(Path(out), identity, resume=resume)
