@@ -57,8 +57,10 @@ def evaluate(
     if split == "train" and opened.data.kind == "gray":
         raise ValueError("the gray training images have no fixed binary values: evaluate on valid or test.")
     threshold, acceptance = rejection_of(opened)
-    if gamma is not None or rate is not None:
-        threshold = Quantile(gamma, FRESH_DRAWS) if gamma is not None else Rate(rate, FRESH_DRAWS)
+    if gamma is not None:
+        threshold = Quantile(gamma, FRESH_DRAWS)
+    if rate is not None:
+        threshold = Rate(rate, FRESH_DRAWS)
 
     total = sum(name.num_samples for name in names) * len(rows) * repeats
     console = Console(stderr=True)
