@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,13 +29,18 @@ def train(threshold, pair, rows, key=0, num_data=4, num_samples=2, steps=1):
     return state.thresholds, infos
 
 
-def visit(threshold, pair, state, rows, key):
-    """One lookup and one follow, as a step does them, with proposals from q."""
-    batch = relbo.Batch(jnp.asarray(rows), jnp.asarray(rows))
+@functools.partial(jax.jit, static_argnums=0)
+def compiled_visit(threshold, pair, state, rows, key):
+    batch = relbo.Batch(rows, rows)
     t, state = threshold.lookup(key, pair, state, batch, relbo.Soft())
+    zeros = jnp.zeros((rows.size, 2))
     age = threshold.age(state, batch.index)
-    zeros = jnp.zeros((len(rows), 2))
     return t, age, threshold.follow(state, batch, t, LogProbs(zeros, zeros), relbo.Soft())
+
+
+def visit(threshold, pair, state, rows, key):
+    """One lookup and one follow, as a step does them; returns T, its age and the next state."""
+    return compiled_visit(threshold, pair, state, jnp.asarray(rows), key)
 
 
 def test_quantile_is_infinite_before_the_first_refresh_and_then_per_row():
@@ -270,7 +277,7 @@ def test_only_the_visited_rows_change(threshold):
     state, _ = train(threshold, pair, [0, 1, 2, 3], steps=3)
     estimator = relbo.VRS(2, threshold)
     batch = relbo.Batch(jnp.asarray([2]), jnp.asarray([2]))
-    _, new, _ = estimator.estimate(jax.random.key(9), pair, relbo.estimators.vrs.VRSState(state), batch)
+    _, new, _ = jax.jit(estimator.estimate)(jax.random.key(9), pair, relbo.estimators.vrs.VRSState(state), batch)
     for before, after in zip(state, new.thresholds, strict=True):
         if before.ndim == 1:
             kept = jnp.asarray([0, 1, 3])
