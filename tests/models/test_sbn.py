@@ -137,7 +137,7 @@ def test_mean_x():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_noise_is_strictly_inside(dtype):
     # 0 would have an infinite logit; 300,000 numbers meet float32's lowest cell (2^-23) now and then
-    noise = units.uniform_noise(jax.random.key(0), (300_000,), dtype)
+    noise = units.uniform_noise(jax.random.key(0), (300_000,), jnp.dtype(dtype))
     assert noise.dtype == dtype and float(noise.min()) > 0 and float(noise.max()) < 1
     logits = jnp.zeros_like(noise)
     relaxed = units.relaxed(0.5)(logits, noise)
