@@ -53,8 +53,9 @@ def rows_in_range(index: Array, num_data: int | Array) -> None:
     """Refuses rows outside the dataset; only a concrete index can be checked here."""
     if isinstance(index, jax.core.Tracer) or isinstance(num_data, jax.core.Tracer):
         return
-    rows = np.asarray(index)  # NumPy's own reductions: JAX's would be traced inside a compiled function
-    low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
+    # as numpy arrays: JAX would trace even constants inside a function that is being compiled
+    rows, num_data = np.asarray(index), int(np.asarray(num_data))
+    low, high = int(np.min(rows, initial=0)), int(np.max(rows, initial=0))
     if low < 0 or high >= num_data:
         raise ValueError(
             f"batch.index must lie in [0, {num_data}), the num_data given to init; got values from {low} to "
