@@ -72,6 +72,7 @@ def test_types_dtypes_and_one_compilation(name, dtype):
     assert np.isfinite(info.bound).all() and (info.bound < 0).all()
 
 
+@pytest.mark.slow
 @every_estimator
 def test_the_key_decides(name):
     pair, batch = case()

@@ -176,6 +176,7 @@ def test_exhaustion_raises_by_default(key):
         jax.block_until_ready(estimator.estimate(key, pair, estimator.init(key, pair, 3), batch))
 
 
+@pytest.mark.slow
 def test_impossible_proposals_are_legal(key):
     table = jnp.asarray([[0.0, -jnp.inf, -1.0, -jnp.inf]])
     pair = relbo.Pair(Impossible(table), TableProposal(jnp.zeros((1, 4))))

@@ -99,6 +99,7 @@ def test_phones_and_readers_of_the_screen_are_served(page):
     assert {a or b for a, b in used} <= set(ids), "something refers to an id that is not there"
 
 
+@pytest.mark.slow
 def test_bounds_are_those_of_the_comparison(comparison):
     text = "|".join(Reader(bounds_section(comparison)).text)
     for bound in ("elbo", "is:3"):
