@@ -113,7 +113,8 @@ TUNED = [REBAR(learning_rate=0.03), RELAX(learning_rate=0.03, width=6)]
 
 
 @pytest.mark.parametrize("estimator", TUNED, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("widths", [pytest.param((3,), marks=pytest.mark.slow), (3, 2)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("widths", [(3,), (3, 2)], ids=str)
 def test_tuned_controls_leave_no_bias(estimator, widths):
     state = trained_state(estimator, small_sbn(widths)[0], 100)
     fresh = estimator.init(jax.random.key(22), small_sbn(widths)[0], 1)
