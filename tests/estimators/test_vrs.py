@@ -76,8 +76,7 @@ def test_info_bound_is_unbiased(name, t):
     np.testing.assert_allclose(mean, exact.r_elbo(pair, x, support, t, acceptance), rtol=1e-8)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("num_samples", [2, 3, 5])
+@pytest.mark.parametrize("num_samples, dtype", [(2, jnp.float32), (3, jnp.float64), (5, jnp.float64)])
 def test_nothing_rejected_is_rloo_bit_for_bit(num_samples, dtype):
     # compiled, where a compiler is free to round the same sum differently
     pair = table_pair(5, num_x=3, dtype=dtype)
@@ -85,17 +84,15 @@ def test_nothing_rejected_is_rloo_bit_for_bit(num_samples, dtype):
 
     def run(estimator):
         state = estimator.init(jax.random.key(0), pair, 3)
-        keys = jax.random.split(jax.random.key(7), 20)
-        grads, _, info = eqx.filter_jit(jax.vmap(lambda k: estimator.estimate(k, pair, state, batch)))(keys)
-        one, _, _ = eqx.filter_jit(estimator.estimate)(keys[0], pair, state, batch)
-        return grads, info.bound, info.num_proposals, one
+        step = eqx.filter_jit(estimator.estimate)
+        results = [step(k, pair, state, batch) for k in jax.random.split(jax.random.key(7), 10)]
+        return [(grads, info.bound, info.num_proposals) for grads, _, info in results]
 
     expected = run(relbo.RLOO(num_samples))
     for same in (
         relbo.VRS(num_samples, relbo.Fixed(NEVER)),
-        relbo.VRS(num_samples, relbo.Fixed(NEVER), relbo.Hard()),
         relbo.VRS(num_samples, relbo.Fixed(0.0), relbo.Always()),
-        relbo.VRS(num_samples, relbo.Quantile(every=10)),  # before its first refresh
+        relbo.VRS(num_samples, relbo.Quantile(every=10), relbo.Hard()),  # before its first refresh
     ):
         assert_trees_equal(run(same), expected)
 

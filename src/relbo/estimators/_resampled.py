@@ -11,6 +11,7 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -91,7 +92,7 @@ class AbstractResampledEstimator(AbstractScoreEstimator[VRSState]):
         """Coefficients of both gradients of the resampled ELBO for the S accepted draws, and the step's Info."""
         t, age, accepted = draws.extra
         u = log_odds_of(log_p, log_q, t[:, None])
-        signal = log_p - log_q - self.acceptance.log_prob(u)
+        signal = jax.lax.optimization_barrier(log_p - log_q - self.acceptance.log_prob(u))
         slope = self.acceptance.slope(u)
         centred = leave_one_out(signal)
         weights = Coefficients(model=1 / self.num_samples + slope * centred, proposal=(1 - slope) * centred)

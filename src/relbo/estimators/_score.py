@@ -97,7 +97,7 @@ class AbstractWeightEstimator(AbstractIndependentEstimator[EmptyState]):
         self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch
     ) -> tuple[Coefficients, EmptyState, Info]:
         """The weights c^p and c^q of the draws, given their log densities."""
-        weights, bound = self.weigh(log_p - log_q)
+        weights, bound = self.weigh(jax.lax.optimization_barrier(log_p - log_q))
         return weights, state, plain_info(bound, self.num_samples)
 
 
@@ -148,4 +148,7 @@ def plain_info(bound: Float[Array, " b"], num_samples: int) -> Info:
 
 def leave_one_out(values: Float[Array, "b k"]) -> Float[Array, "b k"]:
     """(v_k - mean v) / (K - 1), which is (v_k - mean of the others) / K: an unbiased covariance with what it weighs."""
-    return (values - jnp.mean(values, axis=-1, keepdims=True)) / (values.shape[-1] - 1)
+    # a mean that is fused with what comes before or after it may be rounded differently in another estimator
+    values = jax.lax.optimization_barrier(values)
+    mean = jax.lax.optimization_barrier(jnp.mean(values, axis=-1, keepdims=True))
+    return (values - mean) / (values.shape[-1] - 1)
