@@ -46,7 +46,9 @@ def test_expected_gradient_of_a_network():
     assert_trees_close(got, exact.gradient(exact.r_elbo, pair, x, support, t))
 
 
-@pytest.mark.parametrize("t", [-3.0, 0.0, 3.0])
+@pytest.mark.parametrize(
+    "t", [pytest.param(-3.0, marks=pytest.mark.slow), 0.0, pytest.param(3.0, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ACCEPTANCES)
 def test_info_bound_is_unbiased(name, t):
     # sum over all pairs of draws and over the negative binomial law of the number of proposals

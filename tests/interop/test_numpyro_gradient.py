@@ -49,7 +49,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("subsample_size", [None, 2])
+@pytest.mark.parametrize("subsample_size", [pytest.param(None, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", CASES)
 def test_expected_gradient_is_exact(name, subsample_size):
     loss, bound = CASES[name]
@@ -86,7 +86,8 @@ def test_expected_gradient_with_a_discrete_shared_latent(loss, bound):
 
 
 def test_expected_gradient_with_a_reparameterised_shared_latent():
-    loss = ResampledELBO(threshold=T, num_samples=2)
+    # far in the tail of the shared latent a row is accepted rarely, but it must be waited for
+    loss = ResampledELBO(threshold=T, num_samples=2, max_rounds=1_000_000)
     losses, grads = estimates(
         loss, programs.MOVED_PARAMS, programs.moved_model, programs.moved_guide, NUM_KEYS, subsample_size=2
     )
