@@ -51,14 +51,6 @@ def test_settings_are_part_of_the_program_and_state_is_not():
     assert many.num_proposals.sum() > few.num_proposals.sum()
 
 
-def test_no_tracer_leaks():
-    pair = table_pair(0)
-    estimator = relbo.VRS(2, relbo.Rate(0.5, 10))
-    state = estimator.init(jax.random.key(0), pair, 2)
-    with jax.checking_leaks():
-        eqx.filter_jit(estimator.estimate)(jax.random.key(0), pair, state, batch_of([0, 1]))
-
-
 def test_estimators_are_values():
     # equal settings compare and hash alike, so that they can key a cache; repr shows them
     assert relbo.VRS(3, relbo.Rate(0.4)) == relbo.VRS(3, relbo.Rate(0.4))

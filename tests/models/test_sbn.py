@@ -106,8 +106,8 @@ def test_initial_values(dtype):
     assert not np.array_equal(pair.model.downward[1].output.weight, pair.proposal.upward[1].output.weight.T)
 
 
-def test_integer_means_and_one_observable():
-    pair = relbo.sbn(jax.random.key(0), [1], jnp.asarray([1]))
+def test_one_observable_and_one_unit():
+    pair = relbo.sbn(jax.random.key(0), [1], jnp.asarray([1.0]))
     x, z = pair.model.sample(jax.random.key(1))
     assert x.shape == (1,) and z[0].shape == (1,)
     support = (exact.binary_states(1),)
