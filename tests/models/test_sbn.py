@@ -150,6 +150,6 @@ def test_units():
     np.testing.assert_array_equal(units.hard(logits, noise), [1, 0, 0, 1])
     np.testing.assert_allclose(units.mean(logits, noise), sigmoid(logits), rtol=1e-12)
     np.testing.assert_array_equal(units.replay(logits, noise), noise)
-    np.testing.assert_array_equal(units.relaxed(0.1)(logits, noise) > 0.5, noise > 1 - sigmoid(logits))
+    np.testing.assert_array_equal(units.relaxed(0.1)(logits, noise) > 0.5, noise < sigmoid(logits))
     cold = units.relaxed(1e-3)(logits, noise)
     np.testing.assert_allclose(cold, np.round(cold), atol=1e-6)

@@ -39,18 +39,20 @@ def read_npz(path: Path, required: Iterable[str], optional: Iterable[str] = ()) 
         raise FileNotFoundError(f"{path} {kind}; expected an .npz file with arrays {', '.join(required)}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file: expected the zip archive that np.savez writes, {_look(path)}.")
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except _DAMAGE as error:
-        raise ValueError(f"{path} is damaged ({_reason(error)}); write or fetch it again.") from error
-    with archive:
-        missing = [key for key in required if key not in archive.files]
-        if missing:
-            raise ValueError(
-                f"{path} lacks {_quoted(missing)}: expected arrays {_quoted(required)}, got {_quoted(archive.files)}."
-            )
-        wanted = [*required, *(key for key in optional if key in archive.files)]
-        return {key: _read(path, archive, key) for key in wanted}
+    with path.open("rb") as file:  # NumPy would leave a damaged file open
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except _DAMAGE as error:
+            raise ValueError(f"{path} is damaged ({_reason(error)}); write or fetch it again.") from error
+        with archive:
+            missing = [key for key in required if key not in archive.files]
+            if missing:
+                raise ValueError(
+                    f"{path} lacks {_quoted(missing)}: expected arrays {_quoted(required)}, "
+                    f"got {_quoted(archive.files)}."
+                )
+            wanted = [*required, *(key for key in optional if key in archive.files)]
+            return {key: _read(path, archive, key) for key in wanted}
 
 
 def read_splits(path: Path) -> dict[str, np.ndarray]:

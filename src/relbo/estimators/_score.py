@@ -48,11 +48,7 @@ class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
 
 
 def usable_rows(x: PyTree, z: PyTree, valid: Bool[Array, " b"] | None) -> tuple[PyTree, PyTree]:
-    """X and z with a valid row in place of every invalid one.
-
-    An invalid row has no z of its own. Weighing what stands there by 0 is not enough: 0 times an infinite derivative
-    is NaN.
-    """
+    """X and z with a valid row in place of every invalid one: 0 times an infinite derivative would be NaN."""
     if valid is None:
         return x, z
     source = jnp.where(valid, jnp.arange(valid.shape[0]), jnp.argmax(valid))
