@@ -5,8 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test test-slow lint types format clean
 
 demo: .venv/.runtime
-	$(BIN)/relbo reproduce figure1 --out out/figure1
-	$(BIN)/relbo reproduce poisson --out out/poisson
+	$(BIN)/relbo demo --out out/demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 -q

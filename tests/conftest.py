@@ -10,6 +10,8 @@ import pytest
 REAL_DATA = os.environ.get("RELBO_DATA")
 
 jax.config.update("jax_enable_x64", True)
+# the suite compiles far more than it computes: a third of the compile time for twice the run time
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -39,3 +41,22 @@ def no_data(monkeypatch, tmp_path):
     monkeypatch.delenv("RELBO_DATA", raising=False)
     monkeypatch.setattr("relbo.data.locate.cache_dir", lambda: cache)
     return cache
+
+
+@pytest.fixture(scope="session")
+def tiny_runs(tmp_path_factory):
+    """A folder with runs `vrs` and `rloo` of two epochs on the 2x3 images of `tiny.npz`; look, do not touch."""
+    import numpy as np
+
+    from relbo.train.config import RunConfig
+    from relbo.train.runs import train_run
+
+    place = tmp_path_factory.mktemp("runs")
+    rows = np.random.default_rng(0).random((60, 6)) < np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.5])
+    np.savez(place / "tiny.npz", train=rows[:40], valid=rows[40:48], test=rows[48:], image_shape=np.array([2, 3]))
+    common = {"data": str(place / "tiny.npz"), "layers": (3,), "batch_size": 10, "epochs": 2, "lr": 0.05}
+    for name in ("vrs", "rloo"):
+        config = RunConfig(estimator=name, num_samples=2, threshold="rate:0.5", num_draws=10, **common)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
+            train_run(config, place / name, log_every=2)
+    return place

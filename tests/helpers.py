@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
+import scipy.stats
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import Draws, EmptyState
+from relbo._types import Draws
 from relbo.models.base import AbstractReparameterizedProposal
 from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
@@ -50,13 +52,14 @@ def pair_for(estimator_class, num_rows=3, dtype=jnp.float64):
 
 
 def expected_gradient(
-    estimator, pair, x, support, log_draw, num_samples, extra=lambda n: (), state=EmptyState(), index=None, prob=None
+    estimator, pair, x, support, log_draw, num_samples, extra=lambda n: (), state=None, index=None, prob=None
 ):
     """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability.
 
     Other tuples of state numbers can be given as `index`, with their probabilities `prob`.
     """
     num_states = log_draw.shape[0]
+    state = estimator.init(jax.random.key(0), pair, 1) if state is None else state
     if index is None:
         index = exact.tuples(num_states, num_samples)
         prob = jnp.exp(jnp.sum(log_draw[index], axis=-1))
@@ -107,3 +110,62 @@ def assert_trees_close(actual, expected, rtol=1e-8):
     flat_a = np.concatenate([np.ravel(v) for v in jax.tree.leaves(actual)])
     flat_e = np.concatenate([np.ravel(v) for v in jax.tree.leaves(expected)])
     np.testing.assert_allclose(flat_a, flat_e, rtol=0, atol=rtol * np.abs(flat_e).max())
+
+
+def assert_trees_equal(actual, expected):
+    """Bit for bit, structure included."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert jnp.asarray(a).dtype == jnp.asarray(b).dtype
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def assert_frequencies(states, log_prob):
+    """Chi-square test of observed state numbers against exact log probabilities.
+
+    Each call may fail a correct program with probability FALSE_FAILURE_RATE / 100, so that a hundred of them stay
+    within the budget of the repository. States too rare for the test to hold are pooled.
+    """
+    prob = np.exp(np.asarray(log_prob, float))
+    counts = np.bincount(np.ravel(states), minlength=prob.size).astype(float)
+    assert counts.size == prob.size, "a state outside the support"
+    assert counts[prob == 0].sum() == 0, "an impossible state"
+    rare = prob * counts.sum() < 20
+    pooled_counts = np.append(counts[~rare], counts[rare].sum())
+    pooled = np.append(prob[~rare], prob[rare].sum())
+    keep = pooled > 0
+    expected = counts.sum() * pooled[keep] / pooled.sum()
+    assert keep.sum() >= 2, "nothing to compare"
+    p_value = scipy.stats.chisquare(pooled_counts[keep], expected).pvalue
+    assert p_value > FALSE_FAILURE_RATE / 100, f"chi-square p-value {p_value:.2e}"
+
+
+def coefficients_of(estimator, log_w):
+    """(c^p, c^q, bound) that an estimator without memory gives to log weights of shape (b, k)."""
+    num_rows = log_w.shape[0]
+    batch = relbo.Batch(jnp.zeros(num_rows, int), jnp.zeros(num_rows, int))
+    state = estimator.init(jax.random.key(0), table_pair(), 1)
+    draws = Draws(jnp.zeros(log_w.shape, int))
+    weights, _, info = estimator.coefficients(log_w, jnp.zeros_like(log_w), draws, state, batch)
+    return weights.model, weights.proposal, info.bound
+
+
+class Impossible(relbo.AbstractModel):
+    """A table of log p(x, z) as it stands, with -inf or NaN where the test wants it."""
+
+    table: jax.Array
+
+    def log_joint(self, x, z):
+        return self.table[x, z]
+
+    def sample(self, key):
+        raise NotImplementedError
+
+
+def threshold_at_rate(pair, x, support, rate, acceptance):
+    """T at which the exact mean acceptance is `rate`."""
+
+    def excess(t):
+        return float(exact.log_z(pair, x, support, t, acceptance)) - np.log(rate)
+
+    return scipy.optimize.brentq(excess, -200.0, 200.0, xtol=1e-12)

@@ -40,11 +40,22 @@ def batch_size(x: PyTree, index: Array) -> int:
     return size
 
 
-def rows_in_range(index: Array, num_data: int) -> None:
+def one_number_each(log_p: Array, log_q: Array) -> None:
+    """Refuses densities of one x and one z that are not one number each."""
+    if np.shape(log_p) != () or np.shape(log_q) != ():
+        raise ValueError(
+            "model.log_joint(x, z) and proposal.log_prob(z, x) must return one number for one x and one z, got "
+            f"shapes {np.shape(log_p)} and {np.shape(log_q)}. Sum over the parts of z and x inside them."
+        )
+
+
+def rows_in_range(index: Array, num_data: int | Array) -> None:
     """Refuses rows outside the dataset; only a concrete index can be checked here."""
-    if isinstance(index, jax.core.Tracer):
+    if isinstance(index, jax.core.Tracer) or isinstance(num_data, jax.core.Tracer):
         return
-    low, high = int(np.min(index, initial=0)), int(np.max(index, initial=0))
+    # as numpy arrays: JAX would trace even constants inside a function that is being compiled
+    rows, num_data = np.asarray(index), int(np.asarray(num_data))
+    low, high = int(np.min(rows, initial=0)), int(np.max(rows, initial=0))
     if low < 0 or high >= num_data:
         raise ValueError(
             f"batch.index must lie in [0, {num_data}), the num_data given to init; got values from {low} to "
@@ -52,11 +63,12 @@ def rows_in_range(index: Array, num_data: int) -> None:
         )
 
 
-def checked_rows(index: Int[Array, " b"], num_data: int) -> Int[Array, " b"]:
+def checked_rows(index: Int[Array, " b"], num_data: int | Int[Array, ""]) -> Int[Array, " b"]:
     """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
     rows_in_range(index, num_data)
+    limit = num_data if isinstance(num_data, int) else "num_data"
     return eqx.error_if(
         index,
-        jnp.any((index < 0) | (index >= num_data)),
-        f"batch.index must lie in [0, {num_data}), the num_data given to init; got a row outside of it.",
+        jnp.any((index < 0) | (index >= jnp.asarray(num_data, index.dtype))),
+        f"batch.index must lie in [0, {limit}), the num_data given to init; got a row outside of it.",
     )

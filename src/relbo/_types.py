@@ -41,6 +41,8 @@ class Draws(NamedTuple):
     """K draws for each datapoint."""
     extra: Any = ()
     """The estimator's own structure."""
+    valid: Bool[Array, " b"] | None = None
+    """Rows whose draws are real; None if all are. The others are not looked at, and must be invalid in `Info`."""
 
 
 class Coefficients(NamedTuple):

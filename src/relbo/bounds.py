@@ -37,6 +37,15 @@ def iwae(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
     return log_mean_exp(log_w)
 
 
+def log_accept(
+    log_w: Float[Array, "*b k"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
+) -> Float[Array, "*b k"]:
+    """The log acceptance probability g(log w + T); an impossible z is not accepted, even at T = +inf."""
+    acceptance = Soft() if acceptance is None else acceptance
+    t = jnp.asarray(t, log_w.dtype)[..., None]
+    return acceptance.log_prob(jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t))
+
+
 def signal(
     log_w: Float[Array, "*b k"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b k"]:
@@ -44,9 +53,7 @@ def signal(
 
     At T = +inf everything possible is accepted and A = log w.
     """
-    acceptance = Soft() if acceptance is None else acceptance
-    t = jnp.asarray(t, log_w.dtype)[..., None]
-    return log_w - acceptance.log_prob(jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t))
+    return log_w - log_accept(log_w, t, acceptance)
 
 
 def r_elbo(
@@ -73,7 +80,7 @@ def log_z_fresh(
     log_w: Float[Array, "*b n"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b"]:
     """Log of the mean acceptance probability over n fresh draws from q; its exponential is unbiased for Z_R."""
-    return log_mean_exp(log_w - signal(log_w, t, acceptance))
+    return log_mean_exp(log_accept(log_w, t, acceptance))
 
 
 def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[Array, "*b"]:
@@ -95,7 +102,9 @@ def log_z_unbiased(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[
     digamma(N) - digamma(k) is the only function of N with mean -log Z. It is exactly 0 when nothing was rejected.
     """
     n = jnp.asarray(num_proposals, jnp.result_type(float))
-    return digamma(jnp.asarray(num_accepted, n.dtype)) - digamma(n)
+    k = jnp.asarray(num_accepted, n.dtype)
+    # a compiler may evaluate digamma(k) itself, and differently in the last bit: the 0 must not rest on that
+    return jnp.where(n == k, 0, digamma(k) - digamma(n))
 
 
 def kl_from_signal(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:

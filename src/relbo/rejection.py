@@ -20,15 +20,15 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import is_int, require
 from relbo._types import Streams
 
 OVERDRAW = 0.2
 """A row asks for at most this fraction of its proposals so far beyond the draws that it misses."""
-NARROWEST, WIDTH_RATIO = 8, 4
-"""Round widths are NARROWEST * WIDTH_RATIO^i: the last few draws are found in rounds of 8 lanes."""
+SHARES, NARROWEST = (16, 4), 8
+"""Rounds are 1/16 or 1/4 of the first one wide, and at least 8: each further width costs seconds of compilation."""
 
 
 class LogProbs(NamedTuple):
@@ -65,7 +65,7 @@ class _Progress(NamedTuple):
     nan_q: Bool[Array, ""]
 
 
-def row_keys(key: PRNGKeyArray, num_rows: int) -> Key[Array, " n"]:
+def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
     """The key of each row's stream."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 
@@ -89,10 +89,7 @@ def draw_grid(key: PRNGKeyArray, propose: Callable, rows: PyTree, num_rows: int,
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
     """Round widths for a batch, narrowest first."""
-    widths = [NARROWEST]
-    while widths[-1] * WIDTH_RATIO <= max(num_rows * num_samples, NARROWEST * WIDTH_RATIO**2):
-        widths.append(widths[-1] * WIDTH_RATIO)
-    return tuple(widths)
+    return tuple(max(num_rows * num_samples // share, NARROWEST * SHARES[0] // share) for share in SHARES)
 
 
 def sample(

@@ -100,11 +100,13 @@ def sample(
         return missing & (progress.rounds < max_rounds) & ~progress.nan_p & ~progress.nan_q
 
     def next_round(progress: _Progress) -> _Progress:
-        keys = (jax.random.fold_in(key, progress.rounds) for key in (streams.propose, streams.accept))
+        keys = (jax.random.fold_in(key, progress.rounds) for key in (key_more, key_accept))
         return absorb(progress, *propose(*keys))
 
-    # the first round draws what an estimator without rejection would draw from the same key
-    first_z, accept, first = propose(streams.propose, streams.accept)
+    # the first round draws what an estimator without rejection would draw from the same key; later ones have a root
+    # of their own, since the proposal is free to fold numbers into the key that it is given
+    key_accept, key_more = jax.random.split(streams.accept)
+    first_z, accept, first = propose(streams.propose, jax.random.fold_in(key_accept, 0))
     nothing = _Progress(
         z=jax.tree.map(jnp.zeros_like, first_z),
         accepted=jnp.zeros(num_rows, jnp.int32),

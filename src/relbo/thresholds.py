@@ -10,6 +10,7 @@ constant under differentiation (docs/errata.md, E15).
 """
 
 import abc
+import math
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._check import checked_rows, is_int, is_real, require
+from relbo._check import checked_rows, is_int, is_real, one_number_each, require
 from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.rejection import LogProbs, row_keys
@@ -68,7 +69,7 @@ class AbstractThreshold(eqx.Module, Generic[State]):
 class FixedState(NamedTuple):
     """Nothing to remember but the size of the dataset."""
 
-    step: Int[Array, ""]
+    num_data: Int[Array, ""]
 
 
 class Fixed(AbstractThreshold[FixedState]):
@@ -90,13 +91,16 @@ class Fixed(AbstractThreshold[FixedState]):
 
     def init(self, num_data: int) -> FixedState:
         """Nothing is kept per row."""
-        return FixedState(jnp.zeros((), jnp.int32))
+        require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
+        return FixedState(jnp.asarray(num_data, jnp.int32))
 
     def lookup(
         self, key: PRNGKeyArray, pair: Pair, state: FixedState, batch: Batch, acceptance: AbstractAcceptance
     ) -> tuple[Float[Array, " b"], FixedState]:
         """Returns the value for each row."""
-        return jnp.full(batch.index.shape, self.value), state
+        index = checked_rows(batch.index, state.num_data)
+        # the value must depend on the checked rows, or a compiler drops the check
+        return jnp.where(index >= 0, jnp.asarray(self.value, jnp.result_type(float)), jnp.nan), state
 
     def follow(
         self,
@@ -107,7 +111,7 @@ class Fixed(AbstractThreshold[FixedState]):
         acceptance: AbstractAcceptance,
     ) -> FixedState:
         """Nothing to learn."""
-        return state._replace(step=state.step + 1)
+        return state
 
     def solve(
         self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
@@ -143,7 +147,7 @@ class Quantile(AbstractThreshold[QuantileState]):
     gamma/2 <= Z_R <= (1 + gamma)/2 holds (docs/errata.md, E13). Use `Rate` for that.
 
     Draws with log p = -inf count as infinitely bad; should the quantile itself be infinite, the largest finite
-    value is used, which accepts what is possible.
+    value is used, which accepts what is possible, and +inf if there is none.
 
     Args:
         gamma: quantile in (0, 1).
@@ -204,9 +208,11 @@ class Quantile(AbstractThreshold[QuantileState]):
         """The empirical gamma quantile of -log w, which does not depend on the acceptance."""
         num_draws = log_w.shape[0]
         surprise = jnp.sort(-log_w)
-        rank = min(max(int(-(-self.gamma * num_draws // 1)), 1), num_draws) - 1
+        # 0.55 * 100 is 55.000000000000007: what rounding added must not count as one more draw
+        rank = min(max(math.ceil(self.gamma * num_draws - 1e-9), 1), num_draws) - 1
         finite = jnp.where(jnp.isposinf(surprise), -jnp.inf, surprise)
-        return jnp.minimum(surprise[rank], jnp.max(finite))
+        solved = jnp.minimum(surprise[rank], jnp.max(finite))
+        return jnp.where(jnp.isneginf(solved), jnp.inf, solved)  # nothing finite was seen
 
     def age(self, state: QuantileState, index: Int[Array, " b"]) -> Int[Array, " b"]:
         """Steps since the last refresh."""
@@ -299,7 +305,8 @@ class Rate(AbstractThreshold[RateState]):
         spread = jnp.where(is_first, seen, 0.8 * state.spread[index] + 0.2 * seen)
         spread = jnp.maximum(spread, 1.0)
 
-        accepted = jnp.mean(jnp.exp(acceptance.log_prob(log_w + t[:, None])), axis=-1)
+        u = log_odds_of(first.log_p, first.log_q, t[:, None]).astype(t.dtype)
+        accepted = jnp.mean(jnp.exp(acceptance.log_prob(u)), axis=-1)
         gain = spread / (4 * self.z * (1 - self.z))
         t_hat = jax.vmap(lambda f: solve_rate(f, self.z, acceptance))(log_w)
         moved = jnp.clip(t - gain * (accepted - self.z), t_hat - spread, t_hat + spread)
@@ -336,6 +343,8 @@ class Rate(AbstractThreshold[RateState]):
 
 LEVEL_WEIGHT = 0.02
 """Weight of one batch in `Rate`'s running mean of log w: a memory of some 50 steps."""
+ALMOST_ALL = 1 - 1e-6
+"""Acceptance rate that stands for 1, which `Soft` reaches only at infinity."""
 TRUSTED_SPREADS = 2.0
 """Between two visits `Rate` moves a row with the level by at most this many times the row's own spread."""
 
@@ -345,7 +354,9 @@ def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) 
 
     def one(k: PRNGKeyArray) -> Array:
         z, log_q = pair.proposal.sample_and_log_prob(k, x)
-        return log_odds_of(pair.model.log_joint(x, z), log_q, jnp.zeros(()))
+        log_p = pair.model.log_joint(x, z)
+        one_number_each(log_p, log_q)
+        return log_odds_of(log_p, log_q, jnp.zeros(()))
 
     return jax.lax.stop_gradient(jax.vmap(one)(row_keys(key, num_draws)))
 
@@ -356,12 +367,14 @@ def solve_rate(
     """T with mean_i a(log w_i + T) = rate, by bisection.
 
     The mean grows with T, and T lies between level(rate) - max log w and level(rate) - min log w. Impossible draws
-    count as never accepted; if they leave less than `rate`, the largest finite T of the bracket is returned.
+    count as never accepted; if they leave less than `rate`, the T that accepts all others is returned: +inf if there
+    are none.
     """
-    u = acceptance.level(rate)
     possible = jnp.isfinite(log_w)
-    low = u - jnp.max(jnp.where(possible, log_w, -jnp.inf))
-    high = u - jnp.min(jnp.where(possible, log_w, jnp.inf)) + 30.0 * jnp.any(~possible).astype(log_w.dtype)
+    low = acceptance.level(rate) - jnp.max(jnp.where(possible, log_w, -jnp.inf))
+    # beside impossible draws the others may have to be accepted at any rate up to 1
+    top = jnp.where(jnp.all(possible), acceptance.level(rate), acceptance.level(max(rate, ALMOST_ALL)))
+    high = top.astype(log_w.dtype) - jnp.min(jnp.where(possible, log_w, jnp.inf))
 
     def halve(_: Array | int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
@@ -370,7 +383,7 @@ def solve_rate(
         return jnp.where(too_low, middle, low), jnp.where(too_low, high, middle)
 
     low, high = jax.lax.fori_loop(0, num_steps, halve, (low, high))
-    return 0.5 * (low + high)
+    return jnp.where(jnp.any(possible), 0.5 * (low + high), jnp.inf)
 
 
 def solve_where(

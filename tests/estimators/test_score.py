@@ -11,10 +11,11 @@ from helpers import assert_trees_close, expected_gradient, table_pair, vrs_extra
 
 import relbo
 from relbo import exact
-from relbo._types import EmptyState
+from relbo._types import Draws, EmptyState
 from relbo.estimators import IWAE, NVIL, REINFORCE, RLOO, RWS, VIMCO, VRS, VRSAll, VRSRaw, VRSWake, WakeSleep
 from relbo.estimators._resampled import VRSState
 from relbo.estimators.nvil import NVILState
+from relbo.estimators.vimco import arithmetic_without, geometric_without
 
 PAIR, X = table_pair(num_z=4), jnp.asarray(1)
 SUPPORT = jnp.arange(4)
@@ -63,6 +64,29 @@ def test_rws_theta_ascends_the_bound_and_phi_does_not(k):
     assert not RWS.unbiased
     assert_trees_close(got.model, bound.model)
     assert far_apart(got.proposal, bound.proposal)
+
+
+def test_vimco_controls_by_hand():
+    # a wrong constant in a control leaves no bias, so expectations cannot see it
+    f = jnp.log(jnp.asarray([[1.0, 2.0, 3.0]]))
+    np.testing.assert_allclose(arithmetic_without(f), np.log([[2.5, 2.0, 1.5]]), rtol=1e-12)
+    geometric = [[(6**0.5 + 2 + 3) / 3, (1 + 3**0.5 + 3) / 3, (1 + 2 + 2**0.5) / 3]]
+    np.testing.assert_allclose(geometric_without(f), np.log(geometric), rtol=1e-12)
+
+
+def test_nvil_by_hand():
+    estimator = NVIL(width=2)
+    state = estimator.init(jax.random.key(0), PAIR, 2)._replace(mean=jnp.asarray(0.5), variance=jnp.asarray(4.0))
+    batch = relbo.Batch(jnp.asarray([0, 1]), jnp.asarray([0, 1]))
+    log_w = jnp.asarray([[1.0], [3.0]])  # signals 0 and 2, baseline 0
+    step = jax.jit(lambda s: estimator.coefficients(log_w, jnp.zeros_like(log_w), Draws(None), s, batch))
+    weights, after, info = step(state)
+    np.testing.assert_allclose(weights.proposal, [[-0.25], [0.75]], rtol=1e-12)
+    np.testing.assert_allclose(weights.model, 1.0)
+    np.testing.assert_allclose(info.bound, [1.0, 3.0])
+    np.testing.assert_allclose([after.mean, after.variance], [0.8 * 0.5 + 0.2 * 1, 0.8 * 4 + 0.2 * 1], rtol=1e-12)
+    # the baseline moves towards the signal that is left, whose mean is above c
+    assert float(after.baseline.output.bias[0]) > 0
 
 
 def nvil_state(estimator, scale):

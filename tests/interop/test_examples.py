@@ -26,6 +26,7 @@ def load(name):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bars_sbn", "logistic_regression", "minibatch_mixture"])
 def test_short_form(name, tmp_path):
     load(name).main(short=True, out=tmp_path)

@@ -65,6 +65,7 @@ def test_figures_agree_with_the_oracle(rows):
         assert word in rows.summary()
 
 
+@pytest.mark.slow
 def test_a_rate_is_met_and_brings_r_closer_to_the_posterior():
     divergences = []
     for rate in (0.8, 0.2):
@@ -84,6 +85,7 @@ def test_a_rate_is_met_and_brings_r_closer_to_the_posterior():
     assert isinstance(result, Resampled) and jnp.all(divergences[1] < divergences[0])
 
 
+@pytest.mark.slow
 def test_latents_outside_the_plate_are_accepted_with_it():
     result = resample(
         jax.random.key(0),
@@ -120,6 +122,7 @@ def regression(x, y=None):
         numpyro.sample("y", dist.Normal(x @ b, s), obs=y)
 
 
+@pytest.mark.slow
 def test_samples_suit_predictive_and_arviz():
     x = jax.random.normal(jax.random.key(5), (10, 2))
     y = x @ jnp.array([1.0, -0.5]) + 0.1

@@ -42,6 +42,7 @@ def test_training_raises_the_bound_with_numpyros_own_svi():
     assert result.state.mutable_state is None
 
 
+@pytest.mark.slow
 def test_thresholds_survive_run_update_and_a_restored_state():
     loss = ResampledELBO(rate=0.5, num_samples=2, num_draws=20)
     svi = make_svi(loss)
@@ -74,6 +75,7 @@ def test_the_quantile_is_plain_until_its_first_refresh():
     assert jnp.all(jnp.isfinite(thresholds(update(state)).value))
 
 
+@pytest.mark.slow
 def test_evaluate_uses_the_thresholds_of_the_state_and_plain_svi_solves_its_own():
     loss = ResampledELBO(rate=0.3, num_samples=50, num_draws=200)
     ours, plain = make_svi(loss), make_svi(loss, numpyro.infer.SVI)
@@ -127,6 +129,7 @@ REGRESSORS = jax.random.normal(jax.random.key(5), (12, 2))
 RESPONSES = REGRESSORS @ jnp.array([1.0, -0.5]) + 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, AutoBNAFNormal])
 def test_autoguides_train(kind):
     guide = kind(regression)

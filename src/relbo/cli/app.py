@@ -5,15 +5,16 @@ code 2. `--debug`, anywhere on the line, shows the traceback instead.
 """
 
 import importlib
+import logging
 import sys
 
 import equinox as eqx
 import typer
 from rich.console import Console
 
-from relbo.train.errors import TrainingError
+from relbo.train.errors import TrainingError, runtime_message
 
-COMMANDS = ("train", "evaluate", "data", "list", "reproduce")
+COMMANDS = ("demo", "train", "evaluate", "compare", "report", "list", "data", "reproduce")
 """Modules of `relbo.cli`; each has `register(app)`."""
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)
@@ -47,6 +48,8 @@ def main(argv: list[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if not debug:  # JAX logs the traceback of an error that is raised, and shown, anyway
+        logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     try:
         build_app()(words, prog_name="relbo")
     except KeyboardInterrupt:
@@ -55,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         if debug:
             raise
         is_users = isinstance(error, USER_ERRORS)
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = runtime_message(error) or type(error).__name__
         prefix = "error" if is_users else f"internal error ({type(error).__name__}), please report it with --debug"
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"relbo: {prefix}: {message}")
         sys.exit(2 if is_users else 1)

@@ -43,8 +43,9 @@ def evaluate(
     """Evaluate a run."""
     import jax
 
+    from relbo.compare import rejection_of
     from relbo.evaluate import FRESH_DRAWS, BoundName, evaluate
-    from relbo.thresholds import AbstractThreshold, Quantile, Rate
+    from relbo.thresholds import Quantile, Rate
     from relbo.train.log import plain, write_json
     from relbo.train.runs import open_run
 
@@ -55,17 +56,15 @@ def evaluate(
     rows = opened.data.split(split)[:limit]
     if split == "train" and opened.data.kind == "gray":
         raise ValueError("the gray training images have no fixed binary values: evaluate on valid or test.")
-    threshold: AbstractThreshold = Quantile(0.9 if gamma is None else gamma, FRESH_DRAWS)
+    threshold, acceptance = rejection_of(opened)
+    if gamma is not None:
+        threshold = Quantile(gamma, FRESH_DRAWS)
     if rate is not None:
         threshold = Rate(rate, FRESH_DRAWS)
-    elif gamma is None and hasattr(opened.estimator, "threshold"):
-        kind, _, number = opened.config.threshold.partition(":")
-        threshold = {"quantile": Quantile, "rate": Rate}.get(kind, Quantile)(
-            float(number) if kind in ("quantile", "rate") else 0.9, FRESH_DRAWS
-        )
 
     total = sum(name.num_samples for name in names) * len(rows) * repeats
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("draws", total=total)
         estimates = evaluate(
             opened.pair,
@@ -74,6 +73,7 @@ def evaluate(
             key=jax.random.key(seed),
             repeats=repeats,
             threshold=threshold,
+            acceptance=acceptance,
             on_progress=lambda done: bar.advance(task, done),
         )
     result = {
@@ -82,6 +82,7 @@ def evaluate(
         "split": split,
         "parameters": parameters,
         "threshold": str(threshold),
+        "acceptance": str(acceptance),
         "bounds": [estimate.summary() for estimate in estimates.values()],
     }
     if out is not None:

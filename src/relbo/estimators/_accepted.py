@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import rejection, rejection_batch
+from relbo._check import one_number_each
 from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 
@@ -31,6 +32,7 @@ def draw_accepted(
     def log_accept(row: tuple[PyTree, Array], draw: tuple[PyTree, Array]) -> tuple[Array, rejection.LogProbs]:
         (x, t), (z, log_q) = row, draw
         log_p = pair.model.log_joint(x, z)
+        one_number_each(log_p, log_q)
         return acceptance.log_prob(log_odds_of(log_p, log_q, t)), rejection.LogProbs(log_p, log_q)
 
     accepted = rejection.sample(

@@ -83,7 +83,7 @@ class AbstractResampledEstimator(AbstractScoreEstimator[VRSState]):
             throw=self.throw,
         )
         thresholds = self.threshold.follow(thresholds, batch, t, accepted.first, self.acceptance)
-        return Draws(accepted.z, (t, age, accepted)), VRSState(thresholds)
+        return Draws(accepted.z, (t, age, accepted), ~accepted.exhausted), VRSState(thresholds)
 
     def resampled(
         self, log_p: Float[Array, "b s"], log_q: Float[Array, "b s"], draws: Draws

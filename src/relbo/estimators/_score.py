@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size, is_int, require
+from relbo._check import batch_size, is_int, one_number_each, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
@@ -37,11 +37,33 @@ class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
         batch_size(batch.x, batch.index)
         draws, state = self.draw(split_streams(key), pair, state, batch)
-        z = jax.lax.stop_gradient(draws.z)
-        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, batch.x, z), pair)
+        x, z = usable_rows(batch.x, jax.lax.stop_gradient(draws.z), draws.valid)
+        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, x, z), pair)
+        # the barriers keep the compiler from rounding the same sums differently in different estimators
+        log_p, log_q = jax.lax.optimization_barrier((log_p, log_q))
         weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
-        (grads,) = pull_back(tuple(mean_over_valid(c, info.valid) for c in weights))
-        return grads, state, info
+        weights = jax.lax.optimization_barrier(tuple(mean_over_valid(c, info.valid) for c in weights))
+        (grads,) = pull_back(weights)
+        return keep_if_any(grads, draws.valid), state, info
+
+
+def usable_rows(x: PyTree, z: PyTree, valid: Bool[Array, " b"] | None) -> tuple[PyTree, PyTree]:
+    """X and z with a valid row in place of every invalid one.
+
+    An invalid row has no z of its own. Weighing what stands there by 0 is not enough: 0 times an infinite derivative
+    is NaN.
+    """
+    if valid is None:
+        return x, z
+    source = jnp.where(valid, jnp.arange(valid.shape[0]), jnp.argmax(valid))
+    return jax.tree.map(lambda leaf: leaf[source], (x, z))
+
+
+def keep_if_any(grads: Pair, valid: Bool[Array, " b"] | None) -> Pair:
+    """The gradient, or 0 if no row of the batch is valid."""
+    if valid is None:
+        return grads
+    return jax.tree.map(lambda leaf: jnp.where(jnp.any(valid), leaf, 0), grads)
 
 
 class AbstractIndependentEstimator(AbstractScoreEstimator[State], Generic[State]):
@@ -101,11 +123,7 @@ def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"]
 
     def one(x: PyTree, z: PyTree) -> tuple[Array, Array]:
         log_p, log_q = pair.model.log_joint(x, z), pair.proposal.log_prob(z, x)
-        if jnp.shape(log_p) != () or jnp.shape(log_q) != ():
-            raise ValueError(
-                "model.log_joint(x, z) and proposal.log_prob(z, x) must return one number for one x and one z, got "
-                f"shapes {jnp.shape(log_p)} and {jnp.shape(log_q)}. Sum over the parts of z and x inside them."
-            )
+        one_number_each(log_p, log_q)
         return log_p, log_q
 
     return jax.vmap(lambda x, zs: jax.vmap(lambda z: one(x, z))(zs))(x, z)

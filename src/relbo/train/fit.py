@@ -27,7 +27,7 @@ from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
 from relbo.evaluate import BoundName, evaluate
 from relbo.train.checkpoint import Checkpoints
-from relbo.train.errors import TrainingError
+from relbo.train.errors import TrainingError, runtime_message
 from relbo.train.log import MetricsLog, write_json
 from relbo.train.loop import Chunk, TrainState, Transform, epoch_order, init_state, make_chunk
 from relbo.train.progress import Progress
@@ -163,11 +163,11 @@ def fit(
         checkpoints=None,
     )
     identity = {
-        "estimator": str(estimator),
+        **(about or {}),
+        "estimator_settings": str(estimator),
+        "data_fingerprint": source.fingerprint,
         "batch_size": batch_size,
         "seed": seed,
-        "data": source.fingerprint,
-        **(about or {}),
     }
     if out is not None:
         run.open(Path(out), identity, resume=resume)
@@ -260,8 +260,8 @@ class _Run:
         try:
             self.state, report = jax.block_until_ready(chunk(self.state, *args, jnp.asarray(count, jnp.int32)))
         except eqx.EquinoxRuntimeError as error:
-            cause = str(error).split("\n")[0]
-            raise TrainingError(f"training stopped between steps {step} and {step + count}: {cause}") from error
+            where = f"between steps {step} and {step + count}"
+            raise TrainingError(f"training stopped {where}: {runtime_message(error)}") from error
         self.counters.seconds += time.perf_counter() - start
         self._refuse_fault(report)
         self.counters.num_proposals += float(report.num_proposals)

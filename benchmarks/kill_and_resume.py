@@ -1,0 +1,65 @@
+"""Kills a training run at random times, resumes it each time, and compares the end with a run left alone.
+
+    python benchmarks/kill_and_resume.py --kills 20 --out /somewhere/empty
+
+Prints one line for each kill and, at the end, whether all parameters are equal bit for bit; exits with 1 if not.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from relbo.train.runs import open_run
+
+
+def command(out: Path, epochs: int) -> list[str]:
+    words = ["train", "--layers", "20", "--estimator", "vrs", "--rate", "0.5", "--epochs", str(epochs), "--quiet"]
+    words += ["--checkpoint-every", "20", "--log-every", "10", "--resume", "--out", str(out)]
+    return [sys.executable, "-c", "from relbo.cli import main; main()", *words]
+
+
+def last_step(out: Path) -> int:
+    path = out / "metrics.jsonl"
+    return path.read_text().count("\n") * 10 if path.exists() else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    whole, parts = options.out / "whole", options.out / "parts"
+
+    start = time.monotonic()
+    subprocess.run(command(whole, options.epochs), check=True, stderr=subprocess.DEVNULL)
+    longest = time.monotonic() - start
+    for number in range(options.kills):
+        process = subprocess.Popen(command(parts, options.epochs), stderr=subprocess.DEVNULL)
+        wait = rng.uniform(0.0, 1.2 * longest)  # from before the imports to after the end
+        try:
+            process.wait(timeout=wait)
+            outcome = f"ended by itself with code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            outcome = "killed"
+        print(f"{number + 1:3d}: {outcome} after {wait:.1f} s, near step {last_step(parts)}", flush=True)
+    subprocess.run(command(parts, options.epochs), check=True)
+
+    ends = [jax.tree.leaves(open_run(run, which="last").pair) for run in (whole, parts)]
+    equal = all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(*ends, strict=True))
+    print("equal bit for bit" if equal else "DIFFERENT")
+    sys.exit(0 if equal else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Bad settings are refused at construction or first call, with what was expected and what was got."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import table_pair
+
+import relbo
+from relbo import bounds, exact, rejection
+from relbo._types import split_streams
+from relbo.estimators import REGISTRY
+
+KEY = jax.random.key(0)
+PAIR = table_pair(0, num_x=3)
+MEAN = jnp.asarray([0.5, 0.5])
+
+CONSTRUCTION = {
+    "VRS S=1": (lambda: relbo.VRS(1), ">= 2", "1"),
+    "VRS S=0": (lambda: relbo.VRS(0), ">= 2", "0"),
+    "VRS S=2.0": (lambda: relbo.VRS(2.0), ">= 2", "2.0"),
+    "VRS S=True": (lambda: relbo.VRS(True), ">= 2", "True"),
+    "RLOO S=1": (lambda: relbo.RLOO(1), ">= 2", "1"),
+    "VIMCO S=1": (lambda: relbo.VIMCO(1), ">= 2", "1"),
+    "VRS max_rounds": (lambda: relbo.VRS(2, max_rounds=0), ">= 1", "0"),
+    "VRS threshold": (lambda: relbo.VRS(2, 0.5), "Fixed", "0.5"),
+    "VRS acceptance": (lambda: relbo.VRS(2, acceptance="soft"), "Soft", "'soft'"),
+    "gamma 0": (lambda: relbo.Quantile(0.0), r"(0, 1)", "0.0"),
+    "gamma 1": (lambda: relbo.Quantile(1.0), r"(0, 1)", "1.0"),
+    "gamma -0.1": (lambda: relbo.Quantile(-0.1), r"(0, 1)", "-0.1"),
+    "gamma nan": (lambda: relbo.Quantile(math.nan), r"(0, 1)", "nan"),
+    "gamma text": (lambda: relbo.Quantile("0.5"), r"(0, 1)", "'0.5'"),
+    "Quantile num_draws": (lambda: relbo.Quantile(0.5, 0), ">= 1", "0"),
+    "Quantile every": (lambda: relbo.Quantile(0.5, 10, 0), ">= 1", "0"),
+    "Rate z=0": (lambda: relbo.Rate(0.0), r"(0, 1)", "0.0"),
+    "Rate z=1": (lambda: relbo.Rate(1.0), r"(0, 1)", "1.0"),
+    "Rate num_draws": (lambda: relbo.Rate(0.5, 0), ">= 1", "0"),
+    "Fixed nan": (lambda: relbo.Fixed(math.nan), "real number or +inf", "nan"),
+    "Fixed -inf": (lambda: relbo.Fixed(-math.inf), "real number or +inf", "-inf"),
+    "Fixed None": (lambda: relbo.Fixed(None), "real number or +inf", "None"),
+    "t=0": (lambda: relbo.Soft(0.0), "> 0", "0.0"),
+    "t=-1": (lambda: relbo.Soft(-1.0), "> 0", "-1.0"),
+    "t=inf": (lambda: relbo.Soft(math.inf), "finite", "inf"),
+    "t=nan": (lambda: relbo.Soft(math.nan), "> 0", "nan"),
+    "sbn no layer": (lambda: relbo.sbn(KEY, (), MEAN), ">= 1", "()"),
+    "sbn width 0": (lambda: relbo.sbn(KEY, (3, 0), MEAN), ">= 1", "(3, 0)"),
+    "sbn num_hidden": (lambda: relbo.sbn(KEY, (3,), MEAN, num_hidden=-1), ">= 0", "-1"),
+    "exact.tuples": (lambda: exact.tuples(3, 0), ">= 1", "0"),
+    "log_z_counted": (lambda: bounds.log_z_counted(1, jnp.asarray([3])), ">= 2", "1"),
+    "Rate with Always": (lambda: step(relbo.VRS(2, relbo.Rate(0.5), relbo.Always())), "0.5", "Always()"),
+}
+
+
+def step(estimator, x=None, index=None, pair=PAIR, num_data=3):
+    x = jnp.asarray([0, 1]) if x is None else x
+    index = jnp.asarray([0, 1]) if index is None else index
+    return estimator.estimate(KEY, pair, estimator.init(KEY, pair, num_data), relbo.Batch(x, index))
+
+
+@pytest.mark.parametrize("name", CONSTRUCTION)
+def test_refused_with_expected_and_got(name):
+    call, expected, got = CONSTRUCTION[name]
+    with pytest.raises(ValueError) as error:
+        call()
+    message = str(error.value)
+    assert expected in message and got in message, message
+    assert "\n" not in message and message.endswith(".")
+
+
+ESTIMATORS = {
+    "rloo": relbo.RLOO(2),
+    "vimco": relbo.VIMCO(2),
+    "fixed": relbo.VRS(2, relbo.Fixed(3.0)),
+    "quantile": relbo.VRS(2, relbo.Quantile(0.5, 10, 1)),
+    "rate": relbo.VRS(2, relbo.Rate(0.5, 10)),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    "x, index, expected, got",
+    [
+        (jnp.asarray([0, 1, 2]), jnp.asarray([0, 1]), "length 2", "(3,)"),
+        (jnp.asarray(0), jnp.asarray([0]), "length 1", "()"),
+        (jnp.asarray([0]), jnp.asarray(0), "(b,)", "()"),
+        (jnp.asarray([0, 1]), jnp.asarray([[0, 1]]), "(b,)", "(1, 2)"),
+        ({"a": jnp.zeros(2), "b": jnp.zeros((3, 2))}, jnp.asarray([0, 1]), "length 2", "(3, 2)"),
+        ({}, jnp.asarray([0, 1]), "length 2", "[]"),
+    ],
+)
+def test_shapes_that_do_not_match(name, x, index, expected, got):
+    with pytest.raises(ValueError) as error:
+        step(ESTIMATORS[name], x, index)
+    assert expected in str(error.value) and got in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+@pytest.mark.parametrize("rows, got", [([0, 3], "0 to 3"), ([-1, 2], "-1 to 2"), ([7, 9], "to 9")])
+def test_index_out_of_range(name, rows, got):
+    with pytest.raises(ValueError) as error:
+        step(ESTIMATORS[name], index=jnp.asarray(rows))
+    assert "[0, 3)" in str(error.value) and got in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+def test_index_out_of_range_inside_a_compiled_step(name):
+    estimator = ESTIMATORS[name]
+    state = estimator.init(KEY, PAIR, 3)
+    batch = relbo.Batch(jnp.asarray([0, 1]), jnp.asarray([0, 3]))
+    with pytest.raises(Exception, match=r"batch.index must lie in \[0, (3|num_data)\)"):
+        jax.block_until_ready(jax.jit(estimator.estimate)(KEY, PAIR, state, batch))
+
+
+@pytest.mark.parametrize("num_data", [0, -1, 2.5])
+@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+def test_num_data(name, num_data):
+    with pytest.raises(ValueError, match=r"num_data must be an integer >= 1, got"):
+        ESTIMATORS[name].threshold.init(num_data)
+
+
+class VectorModel(relbo.AbstractModel):
+    def log_joint(self, x, z):
+        return jnp.zeros(3)
+
+    def sample(self, key):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_density_that_is_not_one_number(name):
+    pair = relbo.Pair(VectorModel(), PAIR.proposal)
+    with pytest.raises(ValueError, match=r"log_joint.*must return one number.*got shapes \(3,\) and \(\)"):
+        step(ESTIMATORS[name], pair=pair)
+
+
+@pytest.mark.parametrize("data_mean", [jnp.asarray(0.5), jnp.zeros((2, 2)), jnp.zeros(0)])
+def test_sbn_data_mean_must_be_a_vector(data_mean):
+    # under the checks of the test-suite the annotation refuses it before the function does
+    with pytest.raises((ValueError, TypeError), match="data_mean"):
+        relbo.sbn(KEY, (2,), data_mean)
+
+
+@pytest.mark.parametrize("name", [n for n, cls in REGISTRY.items() if cls.requires is not relbo.AbstractProposal])
+def test_a_proposal_that_cannot_do_what_is_needed(name):
+    cls = REGISTRY[name]
+    with pytest.raises(ValueError, match=rf"{cls.__name__} needs.*{cls.requires.__name__}, got TableProposal"):
+        cls().init(KEY, PAIR, 3)
+
+
+@pytest.mark.parametrize("settings", [{"num_samples": 0, "max_rounds": 1}, {"num_samples": 1, "max_rounds": 0}])
+def test_sampler_settings(settings):
+    with pytest.raises(ValueError, match=r"must be an integer >= 1, got 0"):
+        rejection.sample(split_streams(KEY), (jnp.zeros(2),), lambda k, r: r, lambda r, z: (z, z), **settings)
+
+
+def test_numpy_numbers_are_numbers():
+    relbo.VRS(np.int64(2), relbo.Quantile(np.float32(0.5), np.int32(3)), relbo.Soft(np.float64(0.5)))
