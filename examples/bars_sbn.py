@@ -120,7 +120,7 @@ def main(*, short: bool = False, out: pathlib.Path = pathlib.Path(".")) -> dict[
     images = make_images(100 if short else 1_000)
     num_steps, num_looks = (40, 2) if short else (6_000, 20)
     curves = {}
-    for name, loss in LOSSES.items():
+    for name, loss in list(LOSSES.items())[-1 if short else 0 :]:
         start = time.perf_counter()
         curves[name], params = fit(loss(), images, num_steps, num_looks)
         print(f"{name:24} mean log p(x) {curves[name][-1]:.3f} nats  {time.perf_counter() - start:.1f} s")

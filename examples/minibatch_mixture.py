@@ -96,7 +96,8 @@ def main(*, short: bool = False, out: pathlib.Path = pathlib.Path(".")) -> dict[
     svi, result, loss = fit(points, 30 if short else 4_000, 20 if short else 100)
     seconds = time.perf_counter() - start
 
-    info = loss.info(jax.random.key(2), {**result.params, **result.state.mutable_state}, model, svi.guide, points)
+    values = {**result.params, **result.state.mutable_state}
+    info = jax.jit(lambda key: loss.info(key, values, model, svi.guide, points))(jax.random.key(2))
     assigned = guess_clusters(result.params, svi.guide, points)
     # the fitted centre that is nearest to each true one names the cluster
     distance = np.linalg.norm(np.asarray(result.params["loc"])[:, None] - TRUE_CENTRES[None], axis=-1)

@@ -38,9 +38,9 @@ class Resampled(NamedTuple):
     """(num_samples, ...) values of the model's latent and deterministic sites, as `MCMC.get_samples()` has them."""
     acceptance: Float[Array, " b"]
     """(S-1)/(N-1) for each row: the unbiased estimate of the acceptance rate."""
-    log_evidence: float
+    log_evidence: Float[Array, ""]
     """Estimate of log p(x) in nats, summed over rows. Its expectation lies *below* log p(x)."""
-    log_evidence_error: float
+    log_evidence_error: Float[Array, ""]
     """Standard error of `log_evidence`, by the delta method."""
     kl: Float[Array, " b"]
     """Estimate of KL(r || p(z | x)) for each row, in nats. Its expectation lies *below* the true value."""
@@ -48,9 +48,9 @@ class Resampled(NamedTuple):
     """Effective sample size of the draws, if weighed by what separates them from the posterior, p / (q a)."""
     ess_before: Float[Array, " b"]
     """The same for `num_draws` plain draws from the guide, weighed by p / q, as a share of num_samples."""
-    pareto_k: Float[Array, " b"]
+    pareto_k: Float[np.ndarray, " b"]
     """Shape of the tail of the weights p / (q a) of the draws; above 0.7 estimates from them are not to be trusted."""
-    pareto_k_before: Float[Array, " b"]
+    pareto_k_before: Float[np.ndarray, " b"]
     """The same for the weights p / q of plain draws from the guide."""
     num_proposals: Int[Array, " b"]
     """Draws from the guide that each row paid for, N."""
@@ -134,7 +134,7 @@ def resample(
     batch = build_batch(program, 1)
 
     @jax.jit
-    def draw(params: dict[str, Any], key_pilot: Array, key_sample: Array) -> tuple:
+    def draw(params: dict[str, Any], key_pilot: Array, key_sample: Array) -> tuple[Array, dict[str, Any]]:
         pair = build_pair(program, params, {}, 1)
         pilot = draw_iid(key_pilot, pair.proposal, batch.x, num_draws).z
         log_w = log_odds_of(*log_densities(pair, batch.x, pilot), jnp.zeros(()))
@@ -153,30 +153,34 @@ def resample(
         signal = bounds.signal(log_p - log_q, t, acceptance)
         local = jax.tree.map(lambda v: v[0], from_rows(program, accepted.z, 1))
         samples = jax.vmap(lambda v: program.sites(params, v))(local)
-        return samples, log_w, t, accepted, signal
+        log_z = bounds.log_z_counted(num_samples, accepted.num_proposals).astype(signal.dtype)
+        return log_w, dict(
+            samples=samples,
+            acceptance=jnp.exp(log_z),
+            log_evidence=jnp.sum(bounds.log_mean_exp(signal) + log_z),
+            log_evidence_error=jnp.sqrt(jnp.sum(_relative_variance(signal) + (1 - jnp.exp(log_z)) / num_samples)),
+            kl=bounds.kl_from_signal(signal),
+            ess=bounds.effective_sample_size(signal),
+            ess_before=bounds.effective_sample_size(log_w) * (num_samples / num_draws),
+            num_proposals=accepted.num_proposals,
+            exhausted=accepted.exhausted,
+            threshold=t,
+            log_weights=signal,
+        )
 
-    samples, log_w, t, accepted, signal = draw(params, key_pilot, key_sample)
-    log_z = bounds.log_z_counted(num_samples, accepted.num_proposals)
-    share = jnp.exp(log_z)
-    # relative variances of the mean of exp A and of (S-1)/(N-1), which are independent
-    weights = jnp.exp(signal - jnp.max(signal, axis=1, keepdims=True))
-    spread = jnp.var(weights, axis=1) / jnp.mean(weights, axis=1) ** 2
-    error = jnp.sqrt(jnp.sum((spread + 1 - share.astype(spread.dtype)) / num_samples))
+    log_w, figures = draw(params, key_pilot, key_sample)
+    # fitting tails is a matter of a few hundred numbers, and done on the host
     return Resampled(
-        samples=samples,
-        acceptance=share,
-        log_evidence=float(jnp.sum(bounds.log_mean_exp(signal) + log_z.astype(signal.dtype))),
-        log_evidence_error=float(error),
-        kl=bounds.kl_from_signal(signal),
-        ess=bounds.effective_sample_size(signal),
-        ess_before=bounds.effective_sample_size(log_w) * (num_samples / num_draws),
-        pareto_k=jnp.array([khat(row) for row in np.asarray(signal)]),
-        pareto_k_before=jnp.array([khat(row) for row in np.asarray(log_w)]),
-        num_proposals=accepted.num_proposals,
-        exhausted=accepted.exhausted,
-        threshold=t,
-        log_weights=signal,
+        **figures,
+        pareto_k=np.array([khat(row) for row in np.asarray(figures["log_weights"])]),
+        pareto_k_before=np.array([khat(row) for row in np.asarray(log_w)]),
     )
+
+
+def _relative_variance(signal: Float[Array, "b s"]) -> Float[Array, " b"]:
+    """Variance of the mean of exp A over its square; that of (S-1)/(N-1), independent of it, is (1 - Z) / S."""
+    weights = jnp.exp(signal - jnp.max(signal, axis=1, keepdims=True))
+    return jnp.var(weights, axis=1) / jnp.mean(weights, axis=1) ** 2 / signal.shape[1]
 
 
 def _refuse_minibatch(program: Program) -> None:
