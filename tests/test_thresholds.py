@@ -207,16 +207,8 @@ def test_rate_solves_at_the_first_visit_and_keeps_it():
         assert abs(rate - 0.3) < 6 * np.sqrt(0.3 * 0.7 / 400)
 
 
-FEW_PROPOSALS = pytest.mark.xfail(
-    strict=True, reason="known: with S = 2 the projection on the visit's own solution biases Rate by up to 0.07"
-)
-FAST_DRIFT = pytest.mark.xfail(
-    strict=True, reason="known: Rate lags for the first 50 steps of a drift of some 3 nats per visit"
-)
-
-
 @pytest.mark.parametrize("rate", [0.3, 0.9])
-@pytest.mark.parametrize("num_samples", [pytest.param(2, marks=FEW_PROPOSALS), 5])
+@pytest.mark.parametrize("num_samples", [2, 5])
 def test_rate_holds_a_model_that_stands_still(rate, num_samples):
     # 300 rows of one table, followed for 60 visits: the mean exact acceptance settles at the target
     pair, num_data = table_pair(1, num_x=1, scale=2.5), 300
@@ -234,15 +226,8 @@ def test_rate_holds_a_model_that_stands_still(rate, num_samples):
     assert abs(float(exact_rate.mean()) - rate) < 0.03
 
 
-@pytest.mark.parametrize(
-    ("drift", "rate"),
-    [
-        pytest.param(3.0, 0.5, marks=FAST_DRIFT),
-        (3.0, 0.9),
-        pytest.param(-3.0, 0.5, marks=FAST_DRIFT),
-        pytest.param(-3.0, 0.9, marks=FAST_DRIFT),
-    ],
-)
+@pytest.mark.parametrize("rate", [0.5, 0.9])
+@pytest.mark.parametrize("drift", [3.0, 1.0, -1.0, -3.0])
 def test_rate_follows_a_model_that_drifts(rate, drift):
     # log w of row i moves by drift * (0.5 .. 1.5) nats per visit; its spread under q is 1 to 4 nats
     num_data, num_draws, visits = 200, 5, 40
@@ -282,8 +267,9 @@ def test_rate_follows_a_model_that_drifts(rate, drift):
     keys = jax.random.split(jax.random.key(0), visits)
     _, accepted = jax.jit(lambda s: jax.lax.scan(step, s, (keys, jnp.arange(float(visits)))))(threshold.init(num_data))
     late = np.asarray(accepted[10:])
-    assert abs(late.mean() - rate) < 0.1
-    assert np.quantile(late.mean(axis=0), 0.02) > 0.3 * rate  # and no row is left behind
+    assert abs(late.mean() - rate) < 0.06
+    if abs(drift) <= 1:  # and no row is left behind, though it may move 1.5 times its spread between two visits
+        assert np.quantile(late.mean(axis=0), 0.02) > 0.3 * rate
 
 
 @pytest.mark.parametrize("threshold", [relbo.Quantile(0.5, 10, 2), relbo.Rate(0.4, 10)], ids=repr)
