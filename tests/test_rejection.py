@@ -106,13 +106,13 @@ def by_hand(key, pair, x, t, acceptance, num_samples):
     streams = split_streams(key)
     draws, counts = [], []
     for row in range(len(x)):
-        keys = [jax.random.fold_in(k, row) for k in (streams.propose, streams.accept)]
         found, position = [], 0
         while len(found) < num_samples:
-            k_propose, k_accept = (jax.random.fold_in(k, position) for k in keys)
-            z = pair.proposal.sample(k_propose, x[row])
+            place = jnp.asarray([row], jnp.int32), jnp.asarray([position], jnp.int32)
+            z = pair.proposal.sample(rejection.stream_keys(streams.propose, *place)[0], x[row])
             u = pair.model.log_joint(x[row], z) - pair.proposal.log_prob(z, x[row]) + t[row]
-            log_u = np.log((float(jax.random.bits(k_accept, dtype=jnp.uint32)) + 0.5) / 2**32)
+            word = rejection.stream_words(streams.accept, *place)[0, 0]
+            log_u = np.log((float(word) + 0.5) / 2**32)
             if log_u <= float(acceptance.log_prob(u)):
                 found.append(int(z))
             position += 1
@@ -268,9 +268,23 @@ def test_any_pytree_of_x_and_z():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_the_uniform_never_rejects_the_certain_nor_accepts_the_impossible(dtype):
     # log U <= 0 at the largest word and > -inf at the smallest
-    keys = jax.random.split(jax.random.key(0), 200_000)
-    log_u = jax.jit(jax.vmap(lambda k: rejection.log_uniform(k, jnp.dtype(dtype))))(keys)
+    ends = rejection.log_uniform(jnp.asarray([0, 2**32 - 1], jnp.uint32), jnp.dtype(dtype))
+    assert float(ends.max()) <= 0 and np.isfinite(ends).all()
+    words = jax.random.bits(jax.random.key(0), (200_000,), jnp.uint32)
+    log_u = rejection.log_uniform(words, jnp.dtype(dtype))
     assert log_u.dtype == dtype
-    assert float(log_u.max()) <= 0 and np.isfinite(log_u).all()
     p_value = scipy.stats.kstest(np.exp(np.asarray(log_u, np.float64)), "uniform").pvalue
     assert p_value > FALSE_FAILURE_RATE / 100
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_streams_are_apart(impl):
+    # no two places of any two rows share a key, and neither order nor shape of the question matters
+    row, position = rejection.grid(40, 50)
+    key = jax.random.key(3, impl=impl)
+    data = np.asarray(jax.random.key_data(rejection.stream_keys(key, row, position)))
+    assert len(np.unique(data.reshape(2_000, -1), axis=0)) == 2_000
+    one = jax.random.key_data(rejection.stream_keys(key, row[7:8, 9], position[7:8, 9]))
+    np.testing.assert_array_equal(data[7, 9], one[0])
+    words = np.asarray(rejection.stream_words(key, row, position)).reshape(-1)
+    assert scipy.stats.kstest((words + 0.5) / 2**32, "uniform").pvalue > FALSE_FAILURE_RATE / 100

@@ -1,7 +1,7 @@
 r"""The rejection sampler (Algorithm 1), without stragglers.
 
-Every row i owns an endless stream of proposals: the j-th uses the keys fold_in(fold_in(key, i), j), so it is the
-same whoever asks for it and whenever. A row's draws are the *first* S accepted in its stream. Hence they are iid
+Every row i owns an endless stream of proposals: the j-th uses a key that is a hash of (i, j), so it is the same
+whoever asks for it and whenever. A row's draws are the *first* S accepted in its stream. Hence they are iid
 from r(z) proportional to q(z) a(z), and they depend neither on the other rows nor on the schedule below.
 
 Schedule. The first round evaluates S proposals of every row, none of which can be wasted. What is left is done in
@@ -20,7 +20,8 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jax.extend.random import threefry_2x32
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped, UInt32
 
 from relbo._check import is_int, require
 from relbo._types import Streams
@@ -70,21 +71,37 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 
 
-def log_uniform(key: PRNGKeyArray, dtype: jnp.dtype) -> Array:
-    """Log U, U uniform on (0, 1)."""
+def stream_words(key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]) -> UInt32[Array, "2 *s"]:
+    """Two random words for each place in the rows' streams, as a hash of (row, position)."""
+    # one hash and not one for each of the two: each costs a fifth of a second of compilation
+    root = jax.random.key_data(key).reshape(-1)[:2]
+    return threefry_2x32(root, jnp.stack([row, position]).astype(jnp.uint32))
+
+
+def stream_keys(key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]) -> Key[Array, "*s"]:
+    """The key of each place in the rows' streams."""
+    words = stream_words(key, row, position)
+    size = jax.random.key_data(key).shape[-1] // 2  # other generators than the default have longer keys
+    data = jnp.concatenate([jnp.moveaxis(words, 0, -1)] * size, axis=-1)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
+
+
+def log_uniform(word: UInt32[Array, "*s"], dtype: jnp.dtype) -> Float[Array, "*s"]:
+    """Log U of a random word, U uniform on (0, 1)."""
     # from 32 bits: a 24-bit uniform is 0 once in 2^23 and would then accept anything
-    bits = jax.random.bits(key, dtype=jnp.uint32).astype(dtype)
-    return jnp.log(bits + jnp.asarray(0.5, dtype)) - jnp.asarray(32 * 0.6931471805599453, dtype)
+    return jnp.log(word.astype(dtype) + jnp.asarray(0.5, dtype)) - jnp.asarray(32 * 0.6931471805599453, dtype)
 
 
 def draw_grid(key: PRNGKeyArray, propose: Callable, rows: PyTree, num_rows: int, num_samples: int) -> PyTree:
     """The first `num_samples` proposals of every row, (b, S, ...); what x alone decides is computed once per x."""
+    keys = stream_keys(key, *grid(num_rows, num_samples))
+    return jax.vmap(lambda ks, row: jax.vmap(lambda k: propose(k, row))(ks))(keys, rows)
 
-    def one_row(row_key: PRNGKeyArray, row: PyTree) -> PyTree:
-        keys = row_keys(row_key, num_samples)
-        return jax.vmap(lambda k: propose(k, row))(keys)
 
-    return jax.vmap(one_row)(row_keys(key, num_rows), rows)
+def grid(num_rows: int, num_samples: int) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
+    """Row and position of the first `num_samples` places of every row's stream."""
+    rows, positions = jnp.indices((num_rows, num_samples), jnp.int32)
+    return rows, positions
 
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
@@ -123,19 +140,17 @@ def sample(
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     widths = widths_for(num_rows, num_samples) if widths is None else widths
     cap = max_rounds * num_samples
-    propose_keys, accept_keys = row_keys(streams.propose, num_rows), row_keys(streams.accept, num_rows)
 
-    def judge(accept_key: PRNGKeyArray, row: PyTree, z: PyTree) -> tuple[Array, LogProbs]:
-        log_a, log_probs = log_accept(row, z)
-        return log_uniform(accept_key, log_a.dtype) <= log_a, log_probs
+    def is_accepted(row: Array, position: Array, log_a: Array) -> Array:
+        return log_uniform(stream_words(streams.accept, row, position)[0], log_a.dtype) <= log_a
 
     def first_round() -> tuple[_Progress, LogProbs, PyTree]:
         z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
-        keys = jax.vmap(lambda k: row_keys(k, num_samples))(accept_keys)
-        accept, first = jax.vmap(lambda ks, row, zs: jax.vmap(lambda k, v: judge(k, row, v))(ks, zs))(keys, rows, z)
+        log_a, first = jax.vmap(lambda row, zs: jax.vmap(lambda v: log_accept(row, v))(zs))(rows, z)
+        lanes, positions = grid(num_rows, num_samples)
+        accept = is_accepted(lanes, positions, log_a)
         rank = jnp.cumsum(accept, axis=1, dtype=jnp.int32)
         slot = jnp.where(accept, rank - 1, num_samples)
-        lanes = jnp.broadcast_to(jnp.arange(num_rows)[:, None], slot.shape)
         done = rank[:, -1] == num_samples
         progress = _Progress(
             z=jax.tree.map(lambda v: jnp.zeros_like(v).at[lanes, slot].set(v, mode="drop"), z),
@@ -153,22 +168,32 @@ def sample(
         wish = jnp.maximum(missing, (OVERDRAW * progress.drawn.astype(jnp.float32)).astype(jnp.int32))
         return jnp.where(missing > 0, jnp.minimum(wish, cap - progress.drawn), 0)
 
-    def one_round(width: int, progress: _Progress) -> _Progress:
+    def evaluate(width: int, row: Array, keys: Array) -> tuple[PyTree, Array, LogProbs]:
+        # the first `width` lanes; the others are filled with nothing
+        def pad(leaf: Array) -> Array:
+            return jnp.pad(leaf, [(0, widths[-1] - width)] + [(0, 0)] * (leaf.ndim - 1))
+
+        own = jax.tree.map(lambda leaf: leaf[row[:width]], rows)
+        z = jax.vmap(propose)(keys[:width], own)
+        return jax.tree.map(pad, (z, *jax.vmap(log_accept)(own, z)))
+
+    def one_round(progress: _Progress) -> _Progress:
         wish = demand(progress)
-        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1))
+        chosen = jnp.sum(jnp.sum(wish, dtype=jnp.int32) >= jnp.asarray(widths[1:], jnp.int32))
+        width = jnp.asarray(widths, jnp.int32)[chosen]
+        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1)).astype(jnp.int32)
         ends = jnp.cumsum(wish[order], dtype=jnp.int32)
-        lane = jnp.arange(width, dtype=jnp.int32)
-        place = jnp.minimum(jnp.searchsorted(ends, lane, side="right"), num_rows - 1)
+        lane = jnp.arange(widths[-1], dtype=jnp.int32)
+        place = jnp.repeat(jnp.arange(num_rows), wish[order], total_repeat_length=widths[-1])
         row = order[place]
-        live = lane < ends[-1]
+        live = lane < jnp.minimum(ends[-1], width)
         start = (ends - wish[order])[place]  # first lane of this row
         position = progress.drawn[row] + lane - start
 
-        fold = jax.vmap(jax.random.fold_in)
-        own = jax.tree.map(lambda leaf: leaf[row], rows)
-        z = jax.vmap(propose)(fold(propose_keys[row], position), own)
-        accept, log_probs = jax.vmap(judge)(fold(accept_keys[row], position), own, z)
-        accept = accept & live
+        keys = stream_keys(streams.propose, row, position)
+        branches = [lambda r, k, w=w: evaluate(w, r, k) for w in widths]
+        z, log_a, log_probs = jax.lax.switch(chosen, branches, row, keys)
+        accept = is_accepted(row, position, log_a) & live
 
         count = jnp.cumsum(accept, dtype=jnp.int32)
         before = count[start] - accept[start].astype(jnp.int32)
@@ -190,13 +215,8 @@ def sample(
     def unfinished(progress: _Progress) -> Bool[Array, ""]:
         return jnp.any(demand(progress) > 0) & ~progress.nan_p & ~progress.nan_q
 
-    def step(progress: _Progress) -> _Progress:
-        total = jnp.sum(demand(progress))
-        chosen = jnp.sum(total >= jnp.asarray(widths[1:], total.dtype)) if len(widths) > 1 else 0
-        return jax.lax.switch(chosen, [lambda p, w=w: one_round(w, p) for w in widths], progress)
-
     progress, first, first_z = first_round()
-    progress = jax.lax.while_loop(unfinished, step, progress)
+    progress = jax.lax.while_loop(unfinished, one_round, progress)
     exhausted = progress.accepted < num_samples
     result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated, first_z)
     return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)

@@ -77,8 +77,7 @@ def sample(
         z = proposal.sample_batch(key_propose, x, num_samples)
         log_p, log_q = model.log_joint_batch(x, z), proposal.log_prob_batch(z, x)
         log_a = acceptance.log_prob(log_odds_of(log_p, log_q, t[:, None].astype(log_p.dtype)))
-        keys = jax.random.split(key_accept, log_a.shape)
-        accept = jax.vmap(jax.vmap(lambda k: log_uniform(k, log_a.dtype)))(keys) <= log_a
+        accept = log_uniform(jax.random.bits(key_accept, log_a.shape, jnp.uint32), log_a.dtype) <= log_a
         return z, accept, LogProbs(log_p, log_q)
 
     def absorb(progress: _Progress, z: PyTree, accept: Array, log_probs: LogProbs) -> _Progress:
