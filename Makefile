@@ -8,10 +8,10 @@ demo: .venv/.runtime
 	$(BIN)/relbo demo --out out/demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test-slow: .venv/.dev
-	$(BIN)/python -m pytest -n 2 -q -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m slow
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -92,7 +92,7 @@ def test_shapes_that_do_not_match(name, x, index, expected, got):
     assert expected in str(error.value) and got in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+@pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("rows, got", [([0, 3], "0 to 3"), ([-1, 2], "-1 to 2"), ([7, 9], "to 9")])
 def test_index_out_of_range(name, rows, got):
     with pytest.raises(ValueError) as error:
@@ -100,7 +100,7 @@ def test_index_out_of_range(name, rows, got):
     assert "[0, 3)" in str(error.value) and got in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+@pytest.mark.parametrize("name", ["fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("quantile", "rate"))])
 def test_index_out_of_range_inside_a_compiled_step(name):
     estimator = ESTIMATORS[name]
     state = estimator.init(KEY, PAIR, 3)

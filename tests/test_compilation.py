@@ -9,7 +9,11 @@ from helpers import table_pair
 
 import relbo
 
-THRESHOLDS = [relbo.Fixed(0.0), relbo.Quantile(0.5, 10, 2), relbo.Rate(0.5, 10)]
+THRESHOLDS = [
+    pytest.param(relbo.Fixed(0.0), marks=pytest.mark.slow),
+    relbo.Quantile(0.5, 10, 2),
+    pytest.param(relbo.Rate(0.5, 10), marks=pytest.mark.slow),
+]
 
 
 def counted(estimator):
@@ -40,6 +44,7 @@ def test_one_compilation_per_shape(threshold):
     assert len(traces) == 2
 
 
+@pytest.mark.slow
 def test_settings_are_part_of_the_program_and_state_is_not():
     pair = table_pair(0)
     step = eqx.filter_jit(lambda e, k, s: e.estimate(k, pair, s, batch_of([0, 1])))

@@ -37,7 +37,9 @@ CORE = ("vrs", "rloo", "vimco")
 every_estimator = pytest.mark.parametrize(
     "name", [name if name in CORE else pytest.param(name, marks=pytest.mark.slow) for name in REGISTRY]
 )
-both_types = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+both_types = pytest.mark.parametrize(
+    "dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.float64], ids=["float32", "float64"]
+)
 
 
 @every_estimator
@@ -86,6 +88,7 @@ def test_the_key_decides(name):
     assert any((a != b).any() for a, b in leaves)
 
 
+@pytest.mark.slow
 @every_estimator
 def test_vmap_over_keys(name):
     pair, batch = case()

@@ -137,7 +137,9 @@ def with_widths(widths):
     return jax.jit(lambda k: sample_table(k, pair, x, t, relbo.Soft(), 4, widths=widths))(jax.random.key(9))
 
 
-@pytest.mark.parametrize("widths", [(1,), (3,), (7, 1000), (2000,)])
+@pytest.mark.parametrize(
+    "widths", [(1,), (7, 1000), *(pytest.param(w, marks=pytest.mark.slow) for w in [(3,), (2000,)])]
+)
 def test_draws_do_not_depend_on_the_schedule(widths):
     expected, got = with_widths(None), with_widths(widths)
     for field in ("z", "num_proposals", "exhausted", "first"):
@@ -157,7 +159,7 @@ def test_draws_of_a_row_do_not_depend_on_the_other_rows():
         np.testing.assert_array_equal(other.num_proposals[1], results[0].num_proposals[1])
 
 
-@pytest.mark.parametrize("max_rounds", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("max_rounds", [1, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 50))])
 def test_the_cap_is_exact(max_rounds):
     # a row is exhausted if and only if its S-th acceptance would come after max_rounds * S proposals
     pair, size, num_rows = table_pair(4), 2, 64
@@ -195,8 +197,9 @@ def broken(where):
     return relbo.Pair(model, BrokenProposal())
 
 
-@pytest.mark.parametrize("throw", [True, False])
-@pytest.mark.parametrize("where, message", [("p", "log p is NaN.*log_joint"), ("q", "log q is NaN.*log_prob")])
+@pytest.mark.parametrize(
+    "where, message, throw", [("p", "log p is NaN.*log_joint", True), ("q", "log q is NaN.*log_prob", False)]
+)
 def test_nan_is_an_error_that_names_which(where, message, throw):
     pair = broken(where)
     x, t = jnp.zeros(20, int), jnp.zeros(20)
@@ -258,7 +261,7 @@ def test_any_pytree_of_x_and_z():
     pair = relbo.Pair(TreeModel(jnp.ones((2, 2))), TreeProposal(jnp.asarray(0.7)))
     image = jax.random.normal(jax.random.key(0), (5, 2, 2))
     batch = relbo.Batch({"image": image, "unused": jnp.zeros((5, 1), bool)}, jnp.arange(5))
-    for estimator in (relbo.VRS(3, relbo.Rate(0.3, 20)), relbo.VRS(2, relbo.Fixed(-2.0)), relbo.VIMCO(3)):
+    for estimator in (relbo.VRS(3, relbo.Rate(0.3, 20)), relbo.VIMCO(3)):
         state = estimator.init(jax.random.key(0), pair, 5)
         grads, _, info = jax.jit(estimator.estimate)(jax.random.key(1), pair, state, batch)
         assert np.isfinite(info.bound).all()

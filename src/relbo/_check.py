@@ -1,13 +1,19 @@
 """Refusals in one sentence: what was expected, what was got, what to do."""
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
+
+Checked = TypeVar("Checked")
+_collected: ContextVar[dict[str, Array] | None] = ContextVar("collected", default=None)
 
 
 def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noqa: FBT001
@@ -67,8 +73,32 @@ def checked_rows(index: Int[Array, " b"], num_data: int | Int[Array, ""]) -> Int
     """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
     rows_in_range(index, num_data)
     limit = num_data if isinstance(num_data, int) else "num_data"
-    return eqx.error_if(
+    return refuse_if(
         index,
         jnp.any((index < 0) | (index >= jnp.asarray(num_data, index.dtype))),
         f"batch.index must lie in [0, {limit}), the num_data given to init; got a row outside of it.",
     )
+
+
+def refuse_if(value: Checked, condition: Bool[Array, ""], message: str) -> Checked:
+    """`value`, with an error at run time where the condition holds; inside `collected`, the caller's to raise."""
+    found = _collected.get()
+    if found is None:
+        return eqx.error_if(value, condition, message)
+    found[message] = found[message] | condition if message in found else condition
+    return value
+
+
+@contextmanager
+def collected() -> Iterator[dict[str, Array]]:
+    """Gathers the conditions of `refuse_if`, by message, instead of raising from inside the compiled program.
+
+    An error that is raised inside a program calls back to the host, and a program that does so cannot be kept in
+    JAX's persistent compilation cache.
+    """
+    found: dict[str, Array] = {}
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)

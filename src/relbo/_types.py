@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
+from relbo._check import is_int, require
 from relbo.models.base import AbstractModel, AbstractProposal
 
 
@@ -68,7 +70,15 @@ class Info(NamedTuple):
 
 
 class EmptyState(NamedTuple):
-    """State of an estimator that remembers nothing."""
+    """State of an estimator that remembers nothing but the size of the dataset."""
+
+    num_data: Int[Array, ""] | None = None
+
+    @classmethod
+    def of(cls, num_data: int) -> "EmptyState":
+        """For a dataset of `num_data` rows."""
+        require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
+        return cls(jnp.asarray(num_data, jnp.int32))
 
 
 class Streams(NamedTuple):

@@ -17,13 +17,12 @@ Reference:
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped, UInt32
 
-from relbo._check import is_int, require
+from relbo._check import is_int, refuse_if, require
 from relbo._types import Streams
 
 OVERDRAW = 0.2
@@ -232,19 +231,19 @@ def refuse_failures(
     throw: bool,
 ) -> Accepted:
     """Raises for NaN log densities and, with `throw`, for rows that gave up."""
-    result = eqx.error_if(
+    result = refuse_if(
         result,
         nan_p,
         "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.",
     )
-    result = eqx.error_if(
+    result = refuse_if(
         result,
         nan_q,
         "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.",
     )
     if not throw:
         return result
-    return eqx.error_if(
+    return refuse_if(
         result,
         jnp.any(result.exhausted),
         f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "

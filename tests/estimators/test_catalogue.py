@@ -119,7 +119,10 @@ def test_files_are_small_and_all_are_registered():
         assert path.stem in names or path.stem.startswith("_") or path.stem == "base", path.name
 
 
-def test_x_may_be_a_tree():
+@pytest.mark.parametrize(
+    "estimator", [relbo.NVIL(2), pytest.param(relbo.RELAX(width=3), marks=pytest.mark.slow)], ids=["nvil", "relax"]
+)
+def test_x_may_be_a_tree(estimator):
     """NVIL and RELAX feed x to networks: any tree of numbers will do."""
 
     class TreeModel(relbo.AbstractModel):
@@ -144,10 +147,9 @@ def test_x_may_be_a_tree():
     plain, batch = small_sbn()[0], small_batch(2)
     tree = relbo.Pair(TreeModel(plain.model), TreeProposal(plain.proposal))
     split = relbo.Batch({"a": batch.x[:, :1], "b": batch.x[:, 1:]}, batch.index)
-    for estimator in (relbo.NVIL(2), relbo.RELAX(width=3)):
-        results = []
-        for pair, rows in ((plain, batch), (tree, split)):
-            state = estimator.init(jax.random.key(0), pair, 2)
-            results.append(jax.jit(estimator.estimate)(jax.random.key(1), pair, state, rows)[0])
-        for a, b in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    results = []
+    for pair, rows in ((plain, batch), (tree, split)):
+        state = estimator.init(jax.random.key(0), pair, 2)
+        results.append(jax.jit(estimator.estimate)(jax.random.key(1), pair, state, rows)[0])
+    for a, b in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

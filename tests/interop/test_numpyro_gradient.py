@@ -50,7 +50,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("subsample_size", [pytest.param(None, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "vrs-hard" else ()) for name in CASES]
+)
 def test_expected_gradient_is_exact(name, subsample_size):
     loss, bound = CASES[name]
     losses, grads = estimates(
@@ -85,6 +87,7 @@ def test_expected_gradient_with_a_discrete_shared_latent(loss, bound):
     assert_mean(grads, jax.tree.map(jnp.negative, gradient))
 
 
+@pytest.mark.slow
 def test_expected_gradient_with_a_reparameterised_shared_latent():
     # far in the tail of the shared latent a row is accepted rarely, but it must be waited for
     loss = ResampledELBO(threshold=T, num_samples=2, max_rounds=1_000_000)

@@ -60,8 +60,13 @@ def train(
     log_every: int = typer.Option(100, help="Steps between records in metrics.jsonl."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in --out."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
+    compilation_cache: Path | None = typer.Option(
+        None, help="Keep compiled programs in this directory, so that the same run starts at once next time."
+    ),
 ) -> None:
     """Train a sigmoid belief network."""
+    if compilation_cache is not None:
+        keep_compiled(compilation_cache)
     from relbo.train.config import RunConfig, parse_settings
     from relbo.train.runs import train_run
 
@@ -117,6 +122,14 @@ def parse_layers(text: str) -> tuple[int, ...]:
     if not all(word.isdigit() and int(word) > 0 for word in words):
         raise ValueError(f"--layers must be positive integers joined by '-', such as 200-200, got {text!r}.")
     return tuple(int(word) for word in words)
+
+
+def keep_compiled(directory: Path) -> None:
+    """Turns on JAX's persistent compilation cache."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def _resumed(context: typer.Context, asked: Any, out: Path) -> Any:

@@ -66,7 +66,7 @@ class AbstractPlainLogitEstimator(AbstractLogitEstimator[EmptyState]):
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
-        return EmptyState()
+        return EmptyState.of(num_data)
 
     def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[Signal, EmptyState]:
         """K signals for each datapoint."""

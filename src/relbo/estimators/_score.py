@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size, is_int, one_number_each, require
+from relbo._check import is_int, one_number_each, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
-from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator
+from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator, check_batch
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.rejection import draw_grid
 
@@ -35,7 +35,7 @@ class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
 
     def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
-        batch_size(batch.x, batch.index)
+        check_batch(batch, state)
         draws, state = self.draw(split_streams(key), pair, state, batch)
         x, z = usable_rows(batch.x, jax.lax.stop_gradient(draws.z), draws.valid)
         (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, x, z), pair)
@@ -87,7 +87,7 @@ class AbstractWeightEstimator(AbstractIndependentEstimator[EmptyState]):
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
-        return EmptyState()
+        return EmptyState.of(num_data)
 
     def coefficients(
         self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: EmptyState, batch: Batch

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo._check import batch_size
 from relbo._types import Batch, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators._score import check_num_samples, mean_over_valid
-from relbo.estimators.base import AbstractDrawingEstimator
+from relbo.estimators.base import AbstractDrawingEstimator, check_batch
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid
 
@@ -43,7 +42,7 @@ class AbstractSurrogateEstimator(AbstractDrawingEstimator[State], Generic[State]
 
     def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
-        batch_size(batch.x, batch.index)
+        check_batch(batch, state)
         draws, state = self.draw(split_streams(key), pair, state, batch)
         draws = freeze(draws)
 
@@ -60,7 +59,7 @@ class AbstractNoiseEstimator(AbstractSurrogateEstimator[EmptyState]):
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
-        return EmptyState()
+        return EmptyState.of(num_data)
 
     def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
         """K noises, (b, K, ...)."""

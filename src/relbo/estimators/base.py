@@ -12,7 +12,8 @@ import equinox as eqx
 from equinox import AbstractClassVar
 from jaxtyping import PRNGKeyArray, PyTree
 
-from relbo._types import Batch, Bound, Info, Pair, Streams
+from relbo._check import batch_size, rows_in_range
+from relbo._types import Batch, Bound, EmptyState, Info, Pair, Streams
 from relbo.models.base import AbstractProposal
 
 State = TypeVar("State")
@@ -75,3 +76,10 @@ def check_requirement(estimator: AbstractEstimator, pair: Pair) -> None:
             f"{type(pair.proposal).__name__}. Derive the proposal from it, or choose an estimator that needs less "
             "(`relbo list` shows what each needs)."
         )
+
+
+def check_batch(batch: Batch, state: PyTree) -> None:
+    """Refuses a batch whose parts disagree, or whose rows lie outside the dataset where only their number is kept."""
+    batch_size(batch.x, batch.index)
+    if isinstance(state, EmptyState) and state.num_data is not None:
+        rows_in_range(batch.index, state.num_data)

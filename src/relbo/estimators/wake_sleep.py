@@ -43,7 +43,7 @@ class WakeSleep(AbstractSurrogateEstimator[EmptyState]):
 
     def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
         """Nothing is remembered."""
-        return EmptyState()
+        return EmptyState.of(num_data)
 
     def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
         """K draws from q, and K dreams."""

@@ -275,6 +275,10 @@ class _Run:
         }
 
     def _refuse_fault(self, report: Chunk) -> None:
+        step = int(self.state.step)
+        for message, is_bad in report.fault.refused.items():
+            if bool(is_bad):
+                raise TrainingError(f"training stopped at step {step}: {message}")
         causes = {
             "the bound of a datapoint": report.fault.bound,
             "the model's gradient": report.fault.model,
@@ -283,7 +287,7 @@ class _Run:
         found = [name for name, is_bad in causes.items() if bool(is_bad)]
         if found:
             raise TrainingError(
-                f"training stopped at step {int(self.state.step)}: {' and '.join(found)} is not finite. The last "
+                f"training stopped at step {step}: {' and '.join(found)} is not finite. The last "
                 "checkpoint is untouched; lower the learning rate, or look for log p = -inf in the model."
             )
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from relbo._check import collected
 from relbo._types import Batch, Info, Pair
 from relbo.estimators.base import AbstractEstimator
 
@@ -42,6 +43,12 @@ class Fault(NamedTuple):
     """The gradient of the model is not finite."""
     proposal: Array
     """The gradient of the proposal is not finite."""
+    refused: dict[str, Array]
+    """What the estimator refuses, by its message."""
+
+    def any(self) -> Array:
+        """Whether there was any fault."""
+        return jnp.any(jnp.stack(jax.tree.leaves(self)))
 
 
 class Chunk(NamedTuple):
@@ -93,13 +100,15 @@ def make_step(
         _, key_steps = jax.random.split(state.key)
         key_data, key_estimate = jax.random.split(jax.random.fold_in(key_steps, state.step))
         x = transform(key_data, jax.tree.map(lambda rows: rows[index], data))
-        grads, estimator_state, info = estimator.estimate(
-            key_estimate, state.pair, state.estimator_state, Batch(x, index)
-        )
+        with collected() as refused:
+            grads, estimator_state, info = estimator.estimate(
+                key_estimate, state.pair, state.estimator_state, Batch(x, index)
+            )
         fault = Fault(
             bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
             model=~_is_finite(grads.model),
             proposal=~_is_finite(grads.proposal),
+            refused=refused,
         )
         descent = jax.tree.map(jnp.negative, grads)
         params = eqx.filter(state.pair, eqx.is_inexact_array)
@@ -130,13 +139,13 @@ def make_chunk(
     def chunk(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
         arrays, static = eqx.partition(state, eqx.is_array)
         first_rows = rows(order, first, jnp.zeros_like(count))
-        shapes = eqx.filter_eval_shape(lambda: _summary(step(state, data, first_rows)[1]))
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        no_fault = Fault(*[jnp.zeros((), bool)] * 3)
+        _, info, fault = eqx.filter_eval_shape(step, state, data, first_rows)
+        shapes = (jax.eval_shape(_summary, info), fault)
+        zero, no_fault = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def go_on(carry: Any) -> Array:
             i, _, _, fault = carry
-            return (i < count) & ~(fault.bound | fault.model | fault.proposal)
+            return (i < count) & ~fault.any()
 
         def body(carry: Any) -> Any:
             i, arrays, total, _ = carry

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._types import Batch, Pair
+from relbo._types import Batch, EmptyState, Pair
 from relbo.acceptance import AbstractAcceptance
 from relbo.estimators import AbstractEstimator, VRSAll
 from relbo.estimators._resampled import AbstractResampledEstimator
@@ -67,7 +66,7 @@ def without_memory(
             estimator = dataclasses.replace(estimator, threshold=Anew(estimator.threshold))
         return estimator, estimator.init(key, pair, num_data)
     state = estimator.init(key, pair, num_data)
-    if jax.tree.leaves(state):
+    if not isinstance(state, EmptyState):
         raise ValueError(
             f"{type(estimator).__name__} remembers things between steps, for which numpyro.infer.SVI has no place. "
             "Use relbo.interop.numpyro.SVI, which takes the same arguments."
