@@ -148,14 +148,14 @@ def sample(
         log_a, first = jax.vmap(lambda row, zs: jax.vmap(lambda v: log_accept(row, v))(zs))(rows, z)
         lanes, positions = grid(num_rows, num_samples)
         accept = is_accepted(lanes, positions, log_a)
-        rank = jnp.cumsum(accept, axis=1, dtype=jnp.int32)
-        slot = jnp.where(accept, rank - 1, num_samples)
-        done = rank[:, -1] == num_samples
+        # all moves of draws are gathers: a scatter is a loop over its rows on a CPU
+        won = jnp.sum(accept, axis=1, dtype=jnp.int32)
+        ahead = jnp.argsort(~accept, axis=1, stable=True)  # the accepted ones, in order, then the others
         progress = _Progress(
-            z=jax.tree.map(lambda v: jnp.zeros_like(v).at[lanes, slot].set(v, mode="drop"), z),
-            accepted=rank[:, -1],
+            z=jax.tree.map(lambda v: v[lanes, ahead], z),
+            accepted=won,
             drawn=jnp.full(num_rows, num_samples, jnp.int32),
-            num_proposals=jnp.where(done, num_samples, cap).astype(jnp.int32),
+            num_proposals=jnp.where(won == num_samples, num_samples, cap).astype(jnp.int32),
             evaluated=jnp.asarray(num_rows * num_samples, jnp.int32),
             nan_p=jnp.any(jnp.isnan(first.log_p)),
             nan_q=jnp.any(jnp.isnan(first.log_q)),
@@ -180,32 +180,40 @@ def sample(
         wish = demand(progress)
         chosen = jnp.sum(jnp.sum(wish, dtype=jnp.int32) >= jnp.asarray(widths[1:], jnp.int32))
         width = jnp.asarray(widths, jnp.int32)[chosen]
-        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1)).astype(jnp.int32)
+        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1))
         ends = jnp.cumsum(wish[order], dtype=jnp.int32)
-        lane = jnp.arange(widths[-1], dtype=jnp.int32)
-        place = jnp.repeat(jnp.arange(num_rows), wish[order], total_repeat_length=widths[-1])
-        row = order[place]
-        live = lane < jnp.minimum(ends[-1], width)
-        start = (ends - wish[order])[place]  # first lane of this row
-        position = progress.drawn[row] + lane - start
+        limit = jnp.minimum(ends[-1], width)
+        start = (ends - wish[order])[jnp.argsort(order)]  # first lane of each row
+        served = jnp.clip(limit - start, 0, wish)
 
+        lane = jnp.arange(widths[-1], dtype=jnp.int32)
+        row = order[jnp.minimum(jnp.searchsorted(ends, lane, side="right"), num_rows - 1)].astype(jnp.int32)
+        position = progress.drawn[row] + lane - start[row]
         keys = stream_keys(streams.propose, row, position)
         branches = [lambda r, k, w=w: evaluate(w, r, k) for w in widths]
         z, log_a, log_probs = jax.lax.switch(chosen, branches, row, keys)
+        live = lane < limit
         accept = is_accepted(row, position, log_a) & live
 
+        # of the round's acceptances, row i won numbers before[i] + 1 to after[i]
         count = jnp.cumsum(accept, dtype=jnp.int32)
-        before = count[start] - accept[start].astype(jnp.int32)
-        slot = progress.accepted[row] + count - before - 1
-        slot = jnp.where(accept, jnp.minimum(slot, num_samples), num_samples)
-        last = jnp.where(slot == num_samples - 1, row, num_rows)
-        served = jnp.zeros(num_rows, jnp.int32).at[row].add(live.astype(jnp.int32))
-        won = jnp.zeros(num_rows, jnp.int32).at[row].add(accept.astype(jnp.int32))
+        total = jnp.concatenate([jnp.zeros(1, jnp.int32), count])
+        before, after = total[jnp.minimum(start, limit)], total[jnp.minimum(start, limit) + served]
+        accepted = jnp.minimum(progress.accepted + after - before, num_samples)
+        slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
+        number = before[:, None] + slot - progress.accepted[:, None] + 1
+        source = jnp.minimum(jnp.searchsorted(count, number, side="left"), widths[-1] - 1)
+        is_new = (slot >= progress.accepted[:, None]) & (slot < accepted[:, None])
+
+        def put(kept: Array, new: Array) -> Array:
+            return jnp.where(is_new.reshape(is_new.shape + (1,) * (kept.ndim - 2)), new[source], kept)
+
+        last = position[source[:, -1]] + 1
         return _Progress(
-            z=jax.tree.map(lambda kept, new: kept.at[row, slot].set(new, mode="drop"), progress.z, z),
-            accepted=jnp.minimum(progress.accepted + won, num_samples),
+            z=jax.tree.map(put, progress.z, z),
+            accepted=accepted,
             drawn=progress.drawn + served,
-            num_proposals=progress.num_proposals.at[last].set(position + 1, mode="drop"),
+            num_proposals=jnp.where(is_new[:, -1], last, progress.num_proposals),
             evaluated=progress.evaluated + width,
             nan_p=progress.nan_p | jnp.any(jnp.isnan(log_probs.log_p) & live),
             nan_q=progress.nan_q | jnp.any(jnp.isnan(log_probs.log_q) & live),

@@ -1,5 +1,6 @@
 """The rejection sampler put to a pair: accepted draws under thresholds T(x)."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -26,17 +27,18 @@ def draw_accepted(
             streams, pair, x, t, acceptance, num_samples=num_samples, max_rounds=max_rounds, throw=throw
         )
 
-    def propose(key: PRNGKeyArray, row: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-        return pair.proposal.sample_and_log_prob(key, row[0])
+    def propose(key: PRNGKeyArray, row: tuple[PyTree, PyTree, Array]) -> tuple[PyTree, Array]:
+        return pair.proposal.sample_and_log_prob_given(key, row[1])
 
-    def log_accept(row: tuple[PyTree, Array], draw: tuple[PyTree, Array]) -> tuple[Array, rejection.LogProbs]:
-        (x, t), (z, log_q) = row, draw
+    def log_accept(row: tuple[PyTree, PyTree, Array], draw: tuple[PyTree, Array]) -> tuple[Array, rejection.LogProbs]:
+        (x, _, t), (z, log_q) = row, draw
         log_p = pair.model.log_joint(x, z)
         one_number_each(log_p, log_q)
         return acceptance.log_prob(log_odds_of(log_p, log_q, t)), rejection.LogProbs(log_p, log_q)
 
+    conditions = jax.vmap(pair.proposal.condition)(x)
     accepted = rejection.sample(
-        streams, (x, t), propose, log_accept, num_samples=num_samples, max_rounds=max_rounds, throw=throw
+        streams, (x, conditions, t), propose, log_accept, num_samples=num_samples, max_rounds=max_rounds, throw=throw
     )
     return accepted._replace(z=accepted.z[0], first_z=accepted.first_z[0])  # log q was only for the sampler
 

@@ -59,6 +59,14 @@ class AbstractProposal(eqx.Module):
         z = self.sample(key, x)
         return z, self.log_prob(z, x)
 
+    def condition(self, x: PyTree) -> PyTree:
+        """All that q(z | x) needs of x, by default x; a proposal whose work on x is dear does it here, once per x."""
+        return x
+
+    def sample_and_log_prob_given(self, key: PRNGKeyArray, condition: PyTree) -> tuple[PyTree, Float[Array, ""]]:
+        """Draws z and its log q(z | x) from what `condition(x)` returned; replaced together with it."""
+        return self.sample_and_log_prob(key, condition)
+
 
 class AbstractBatchModel(AbstractModel):
     """A model that is best evaluated for all rows of a batch together, like a program written for whole batches."""

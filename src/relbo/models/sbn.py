@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from relbo import units
 from relbo._check import is_int, require
 from relbo._types import Pair
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
@@ -41,7 +42,8 @@ class Affine(eqx.Module):
 
     def apply(self, v: Float[Array, " in"]) -> Float[Array, " out"]:
         """The affine map of one vector."""
-        return self.weight @ v + self.bias
+        # v first: a batch of v then gives its products in rows, as all that follows wants them
+        return v @ self.weight.T + self.bias
 
 
 class Conditional(eqx.Module):
@@ -108,13 +110,24 @@ class SBNProposal(AbstractBernoulliProposal):
 
     def rollout(self, noise: tuple[Any, ...], x: Float[Array, " d"], unit: Unit) -> tuple[Layers, Layers]:
         """Runs the network upwards with the given unit; returns (values, logits)."""
-        values: list[Array] = []
-        logits: list[Array] = []
-        below = x - jax.lax.stop_gradient(self.data_mean)
-        for layer_noise, conditional in zip(noise, self.upward, strict=True):
-            logits.append(conditional.logits(below))
+        return self._continue(noise, self.condition(x), unit)
+
+    def condition(self, x: Float[Array, " d"]) -> Float[Array, " h"]:
+        """The logits of h_1, all that x decides."""
+        return self.upward[0].logits(x - jax.lax.stop_gradient(self.data_mean))
+
+    def sample_and_log_prob_given(
+        self, key: PRNGKeyArray, condition: Float[Array, " h"]
+    ) -> tuple[Layers, Float[Array, ""]]:
+        """Draws z and scores it, from the logits of h_1."""
+        values, logits = self._continue(self.noise(key), condition, units.hard)
+        return values, units.log_bernoulli_layers(values, logits)
+
+    def _continue(self, noise: tuple[Any, ...], first: Float[Array, " h"], unit: Unit) -> tuple[Layers, Layers]:
+        logits, values = [first], [unit(first, noise[0])]
+        for layer_noise, conditional in zip(noise[1:], self.upward[1:], strict=True):
+            logits.append(conditional.logits(_signed(values[-1])))
             values.append(unit(logits[-1], layer_noise))
-            below = _signed(values[-1])
         return tuple(values), tuple(logits)
 
     def noise(self, key: PRNGKeyArray) -> Layers:

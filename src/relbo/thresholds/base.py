@@ -58,9 +58,10 @@ class AbstractThreshold(eqx.Module, Generic[State]):
 
 def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) -> Float[Array, " n"]:
     """Log w = log p - log q of `num_draws` draws from q for one x; -inf where log p is."""
+    condition = pair.proposal.condition(x)
 
     def one(k: PRNGKeyArray) -> Array:
-        z, log_q = pair.proposal.sample_and_log_prob(k, x)
+        z, log_q = pair.proposal.sample_and_log_prob_given(k, condition)
         log_p = pair.model.log_joint(x, z)
         one_number_each(log_p, log_q)
         return log_odds_of(log_p, log_q, jnp.zeros(()))

@@ -1,0 +1,164 @@
+"""The training step, and the time of its matrix products alone."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from relbo._types import Batch, Pair
+from relbo.estimators import RLOO, VRS
+from relbo.estimators._resampled import VRSState
+from relbo.estimators.base import AbstractEstimator
+from relbo.models.sbn import sbn
+from relbo.thresholds import Quantile, QuantileState
+from relbo.train.loop import TrainState, epoch_order, init_state, make_chunk
+
+WIDTH, NUM_DATA = 784, 2_000
+NEVER = 1 << 30
+"""Steps: thresholds that are solved beforehand and stay."""
+
+
+class Setting(NamedTuple):
+    """What is timed."""
+
+    layers: tuple[int, ...] = (200,)
+    batch_size: int = 50
+    num_samples: int = 5
+    gamma: float = 0.9
+
+
+class Step(NamedTuple):
+    """A compiled step and what compiling took."""
+
+    run: Callable[[int], Any]
+    """Takes this many steps from the same state and waits for them."""
+    compile_seconds: float
+    temporary_bytes: int
+    """Scratch memory of the compiled program."""
+
+
+def images(num_data: int = NUM_DATA) -> Float[Array, "n d"]:
+    """Binary images of the size of MNIST: what a sigmoid belief network with random weights dreams."""
+    teacher = sbn(jax.random.key(7), (50,), jnp.full(WIDTH, 0.2))
+    strong = jax.tree.map(lambda leaf: 4 * leaf if leaf.ndim == 2 else leaf, teacher.model)
+    return jax.jit(jax.vmap(lambda k: strong.sample(k)[0]))(jax.random.split(jax.random.key(8), num_data))
+
+
+def network(setting: Setting, data: Float[Array, "n d"], num_steps: int = 300) -> Pair:
+    """A network that has seen some steps of RLOO, so that its weights differ from image to image as in training."""
+    pair = sbn(jax.random.key(0), setting.layers, jnp.mean(data, axis=0))
+    step = train_step(pair, RLOO(setting.num_samples), data, setting.batch_size)
+    state, _ = step.run(num_steps)
+    return state.pair
+
+
+def solved(pair: Pair, setting: Setting, data: Float[Array, "n d"]) -> VRSState:
+    """Thresholds of all rows at their quantile."""
+    threshold = Quantile(setting.gamma, num_draws=100, every=NEVER)
+    keys = jax.random.split(jax.random.key(3), len(data))
+    solve = eqx.filter_jit(lambda ks, x: jax.vmap(lambda k, row: threshold.solve(k, pair, row))(ks, x))
+    value = jnp.concatenate([solve(keys[i : i + 100], data[i : i + 100]) for i in range(0, len(data), 100)])
+    return VRSState(QuantileState(value, jnp.zeros(len(data), jnp.int32), jnp.zeros((), jnp.int32)))
+
+
+def vrs(setting: Setting) -> VRS:
+    """VRS whose thresholds stay as they are."""
+    return VRS(setting.num_samples, Quantile(setting.gamma, num_draws=100, every=NEVER))
+
+
+def train_step(
+    pair: Pair, estimator: AbstractEstimator, data: Float[Array, "n d"], batch_size: int, state: Any = None
+) -> Step:
+    """The trainer's own program: sampler, gradient and Adam."""
+    optimizer = optax.adam(1e-3)
+    start = init_state(jax.random.key(1), pair, estimator, optimizer, len(data))
+    if state is not None:
+        start = start._replace(estimator_state=state)
+    chunk: Any = make_chunk(estimator, optimizer, lambda key, rows: rows, batch_size)
+    order = epoch_order(start.key, 0, len(data))
+    first = jnp.zeros((), jnp.int32)
+
+    def run(num_steps: int, start: TrainState = start) -> Any:
+        count = jnp.asarray(num_steps % (len(data) // batch_size) or len(data) // batch_size, jnp.int32)
+        state, report = start, None
+        for _ in range(-(-num_steps // (len(data) // batch_size))):
+            state, report = jax.block_until_ready(chunk(state, data, order, first, count))
+        return state, report
+
+    begin = time.perf_counter()
+    compiled = chunk.lower(start, data, order, first, jnp.ones((), jnp.int32)).compile()
+    seconds = time.perf_counter() - begin
+    memory = compiled.compiled.memory_analysis()
+    return Step(run, seconds, int(memory.temp_size_in_bytes))
+
+
+class Product(NamedTuple):
+    """A matrix product (rows, inner) x (inner, columns)."""
+
+    rows: int
+    inner: int
+    columns: int
+
+
+def products(setting: Setting, num_evaluated: float) -> list[Product]:
+    """The matrix products of one step.
+
+    For every proposal evaluated, p needs each layer's logits from the layer above and q those of its second layer
+    and up; q's first layer is needed once for every image. The gradient needs the same once more for the accepted
+    draws, and as many products for the weights; the draws themselves are constants, only those of hidden layers are
+    differentiated through, and here there are none.
+    """
+    sizes = (WIDTH, *setting.layers)
+    steps = list(zip(sizes[:-1], sizes[1:], strict=True))
+    accepted = setting.batch_size * setting.num_samples
+    found = []
+    for below, above in steps:
+        for rows in (round(num_evaluated), accepted):  # the sampler, the gradient's forward pass
+            found.append(Product(rows, above, below))
+        found.append(Product(above, accepted, below))  # weights of p
+    for i, (below, above) in enumerate(steps):
+        for rows in (round(num_evaluated), accepted):
+            found.append(Product(rows if i else setting.batch_size, below, above))
+        found.append(Product(below, accepted if i else setting.batch_size, above))
+    return found
+
+
+def products_alone(shapes: list[Product]) -> Callable[[int], Any]:
+    """A program that does these products and nothing else, again and again."""
+    keys = jax.random.split(jax.random.key(5), 2 * len(shapes))
+    left = [jax.random.normal(k, (p.rows, p.inner)) for k, p in zip(keys[::2], shapes, strict=True)]
+    right = [jax.random.normal(k, (p.inner, p.columns)) for k, p in zip(keys[1::2], shapes, strict=True)]
+
+    @jax.jit
+    def loop(left: list[Array], right: list[Array], count: Array) -> Array:
+        def body(_: Array, total: Array) -> Array:
+            # the barriers tie the products to the loop: none can be hoisted, shared or cut short
+            a, b, _ = jax.lax.optimization_barrier((left, right, total))
+            results = jax.lax.optimization_barrier([u @ v for u, v in zip(a, b, strict=True)])
+            return total + sum(r[0, 0] for r in results)
+
+        return jax.lax.fori_loop(0, count, body, jnp.zeros(()))
+
+    return lambda count: jax.block_until_ready(loop(left, right, jnp.asarray(count, jnp.int32)))
+
+
+def refresh(pair: Pair, setting: Setting, data: Float[Array, "n d"], num_draws: int) -> Callable[[], Any]:
+    """Solves the thresholds of one batch, as `lookup` does when they are due."""
+    threshold = Quantile(setting.gamma, num_draws=num_draws, every=1)
+    rows = jnp.arange(setting.batch_size)
+    batch = Batch(data[: setting.batch_size], rows)
+    due = threshold.init(len(data))._replace(step=jnp.ones((), jnp.int32))
+    acceptance = VRS().acceptance
+    solve = eqx.filter_jit(lambda key: threshold.lookup(key, pair, due, batch, acceptance)[0])
+    return lambda: jax.block_until_ready(solve(jax.random.key(0)))
+
+
+def mean_evaluated(report: Any) -> float:
+    """Proposals evaluated per step, of a chunk's report."""
+    return float(np.asarray(report.extra["num_evaluated"]))

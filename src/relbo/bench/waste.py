@@ -1,0 +1,65 @@
+"""Sampler waste: proposals evaluated for each one that is needed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from relbo._types import Pair, split_streams
+from relbo.acceptance import Soft
+from relbo.estimators._accepted import draw_accepted
+from relbo.models.base import AbstractModel, AbstractProposal
+
+RATES: dict[str, tuple[float, ...]] = {
+    "0.9": (0.9,),
+    "0.5": (0.5,),
+    "0.1": (0.1,),
+    "0.01": (0.01,),
+    "0.9 beside 0.01": (0.9, 0.01),
+}
+"""Acceptance rates of the rows of a batch, taken in turn."""
+
+
+class KnownRate(AbstractModel):
+    """A model whose acceptance rate at T = 0 is x, whatever z is."""
+
+    def log_joint(self, x: Float[Array, ""], z: Float[Array, ""]) -> Float[Array, ""]:
+        """The log odds of x."""
+        return jnp.log(x) - jnp.log1p(-x)
+
+    def sample(self, key: PRNGKeyArray) -> tuple[Array, Array]:
+        """Not a distribution over x."""
+        raise NotImplementedError("KnownRate is only for counting proposals")
+
+
+class Anything(AbstractProposal):
+    """A uniform number."""
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, ""]) -> Float[Array, ""]:
+        """Draws it."""
+        return jax.random.uniform(key, (), x.dtype)
+
+    def log_prob(self, z: Float[Array, ""], x: Float[Array, ""]) -> Float[Array, ""]:
+        """Density 1."""
+        return jnp.zeros_like(x)
+
+
+def measure(rates: tuple[float, ...], *, batch_size: int = 50, num_samples: int = 5, num_batches: int = 40) -> float:
+    """Proposals evaluated, divided by those up to each row's S-th acceptance, over many batches."""
+    pair = Pair(KnownRate(), Anything())
+    x = jnp.asarray(np.resize(rates, batch_size), jnp.result_type(float))
+
+    @jax.jit
+    def count(key: PRNGKeyArray) -> tuple[Array, Array]:
+        accepted = draw_accepted(
+            split_streams(key), pair, x, jnp.zeros_like(x), Soft(), num_samples=num_samples, max_rounds=100_000
+        )
+        return accepted.num_evaluated, jnp.sum(accepted.num_proposals)
+
+    counts = np.array([count(key) for key in jax.random.split(jax.random.key(0), num_batches)], float)
+    return float(counts[:, 0].sum() / counts[:, 1].sum())
+
+
+def table(**settings: int) -> dict[str, float]:
+    """Waste at each of `RATES`."""
+    return {name: measure(rates, **settings) for name, rates in RATES.items()}
