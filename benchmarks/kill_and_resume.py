@@ -6,6 +6,7 @@ Prints one line for each kill and, at the end, whether all parameters are equal 
 """
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -21,18 +22,20 @@ from relbo.train.runs import open_run
 def command(out: Path, epochs: int) -> list[str]:
     words = ["train", "--layers", "20", "--estimator", "vrs", "--rate", "0.5", "--epochs", str(epochs), "--quiet"]
     words += ["--checkpoint-every", "20", "--log-every", "10", "--resume", "--out", str(out)]
+    words += ["--compilation-cache", str(out.parent / "cache")]
     return [sys.executable, "-c", "from relbo.cli import main; main()", *words]
 
 
 def last_step(out: Path) -> int:
     path = out / "metrics.jsonl"
-    return path.read_text().count("\n") * 10 if path.exists() else 0
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-2])["step"] if len(lines) > 1 else 0  # the last line may be half written
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -41,18 +44,20 @@ def main() -> None:
 
     start = time.monotonic()
     subprocess.run(command(whole, options.epochs), check=True, stderr=subprocess.DEVNULL)
-    longest = time.monotonic() - start
+    training = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
+    starting = time.monotonic() - start - training
     for number in range(options.kills):
         process = subprocess.Popen(command(parts, options.epochs), stderr=subprocess.DEVNULL)
-        wait = rng.uniform(0.0, 1.2 * longest)  # from before the imports to after the end
+        # from before the imports to well into the training, but such that the run lasts for all kills
+        wait = rng.uniform(0.0, starting + 1.5 * training / options.kills)
         try:
             process.wait(timeout=wait)
-            outcome = f"ended by itself with code {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            outcome = "killed"
-        print(f"{number + 1:3d}: {outcome} after {wait:.1f} s, near step {last_step(parts)}", flush=True)
+            print(f"{number + 1:3d}: killed after {wait:.1f} s, at step {last_step(parts)}", flush=True)
+        else:
+            sys.exit(f"the run ended by itself after {number} kills: give it more --epochs")
     subprocess.run(command(parts, options.epochs), check=True)
 
     ends = [jax.tree.leaves(open_run(run, which="last").pair) for run in (whole, parts)]

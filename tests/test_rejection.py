@@ -111,7 +111,7 @@ def by_hand(key, pair, x, t, acceptance, num_samples):
             place = jnp.asarray([row], jnp.int32), jnp.asarray([position], jnp.int32)
             z = pair.proposal.sample(rejection.stream_keys(streams.propose, *place)[0], x[row])
             u = pair.model.log_joint(x[row], z) - pair.proposal.log_prob(z, x[row]) + t[row]
-            word = rejection.stream_words(streams.accept, *place)[0, 0]
+            word = rejection.stream_words(streams.accept, *place)[0][0]
             log_u = np.log((float(word) + 0.5) / 2**32)
             if log_u <= float(acceptance.log_prob(u)):
                 found.append(int(z))

@@ -19,16 +19,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped, UInt32
 
 from relbo._check import is_int, refuse_if, require
+from relbo._hash import threefry
 from relbo._types import Streams
 
 OVERDRAW = 0.2
 """A row asks for at most this fraction of its proposals so far beyond the draws that it misses."""
 SHARES, NARROWEST = (16, 4), 8
 """Rounds are 1/16 or 1/4 of the first one wide, and at least 8: each further width costs seconds of compilation."""
+
+FEW = 256
+"""Up to this size all pairs are compared instead of searched."""
 
 
 class LogProbs(NamedTuple):
@@ -51,15 +54,19 @@ class Accepted(NamedTuple):
     """(b, S) log densities of the first S proposals of each row: iid from q, accepted or not."""
     num_evaluated: Int[Array, ""]
     """Proposals evaluated for the whole batch, the wasted ones included."""
+    log_probs: LogProbs | None = None
+    """(b, S) log densities of the accepted draws."""
+    position: Int[Array, "b s"] | None = None
+    """Where in its row's stream each accepted draw stood; those below S are of the first round."""
     first_z: PyTree = ()
     """(b, S, ...) the first S proposals of each row themselves, iid from q."""
 
 
 class _Progress(NamedTuple):
-    z: PyTree
+    kept: tuple[PyTree, LogProbs, Int[Array, "b s"]]
+    """Accepted draws, their log densities and their positions."""
     accepted: Int[Array, " b"]
     drawn: Int[Array, " b"]
-    num_proposals: Int[Array, " b"]
     evaluated: Int[Array, ""]
     nan_p: Bool[Array, ""]
     nan_q: Bool[Array, ""]
@@ -70,18 +77,19 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
 
 
-def stream_words(key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]) -> UInt32[Array, "2 *s"]:
-    """Two random words for each place in the rows' streams, as a hash of (row, position)."""
-    # one hash and not one for each of the two: each costs a fifth of a second of compilation
+def stream_words(
+    key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]
+) -> tuple[UInt32[Array, "*s"], UInt32[Array, "*s"]]:
+    """Two random words for each place in the rows' streams, a hash of (row, position)."""
     root = jax.random.key_data(key).reshape(-1)[:2]
-    return threefry_2x32(root, jnp.stack([row, position]).astype(jnp.uint32))
+    return threefry(root, row.astype(jnp.uint32), position.astype(jnp.uint32))
 
 
 def stream_keys(key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]) -> Key[Array, "*s"]:
     """The key of each place in the rows' streams."""
     words = stream_words(key, row, position)
     size = jax.random.key_data(key).shape[-1] // 2  # other generators than the default have longer keys
-    data = jnp.concatenate([jnp.moveaxis(words, 0, -1)] * size, axis=-1)
+    data = jnp.stack(words * size, axis=-1)
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
 
 
@@ -101,6 +109,19 @@ def grid(num_rows: int, num_samples: int) -> tuple[Int[Array, "b s"], Int[Array,
     """Row and position of the first `num_samples` places of every row's stream."""
     rows, positions = jnp.indices((num_rows, num_samples), jnp.int32)
     return rows, positions
+
+
+def running_sum(v: Int[Array, " n"]) -> Int[Array, " n"]:
+    """Sums up to and including each place."""
+    if v.size > FEW:
+        return jnp.cumsum(v, dtype=jnp.int32)
+    place = jnp.arange(v.size)  # one pass over all pairs is faster than a logarithmic number of passes
+    return jnp.sum(jnp.where(place[:, None] >= place[None], v[None], 0), axis=1, dtype=jnp.int32)
+
+
+def place_of(value: Int[Array, "*s"], steps: Int[Array, " n"], *, side: str) -> Int[Array, "*s"]:
+    """`jnp.searchsorted`, by comparison with all where they are few."""
+    return jnp.searchsorted(steps, value, side=side, method="compare_all" if steps.size <= FEW else "scan")
 
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
@@ -152,10 +173,9 @@ def sample(
         won = jnp.sum(accept, axis=1, dtype=jnp.int32)
         ahead = jnp.argsort(~accept, axis=1, stable=True)  # the accepted ones, in order, then the others
         progress = _Progress(
-            z=jax.tree.map(lambda v: v[lanes, ahead], z),
+            kept=jax.tree.map(lambda v: v[lanes, ahead], (z, first, positions)),
             accepted=won,
             drawn=jnp.full(num_rows, num_samples, jnp.int32),
-            num_proposals=jnp.where(won == num_samples, num_samples, cap).astype(jnp.int32),
             evaluated=jnp.asarray(num_rows * num_samples, jnp.int32),
             nan_p=jnp.any(jnp.isnan(first.log_p)),
             nan_q=jnp.any(jnp.isnan(first.log_q)),
@@ -181,13 +201,13 @@ def sample(
         chosen = jnp.sum(jnp.sum(wish, dtype=jnp.int32) >= jnp.asarray(widths[1:], jnp.int32))
         width = jnp.asarray(widths, jnp.int32)[chosen]
         order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1))
-        ends = jnp.cumsum(wish[order], dtype=jnp.int32)
+        ends = running_sum(wish[order])
         limit = jnp.minimum(ends[-1], width)
         start = (ends - wish[order])[jnp.argsort(order)]  # first lane of each row
         served = jnp.clip(limit - start, 0, wish)
 
         lane = jnp.arange(widths[-1], dtype=jnp.int32)
-        row = order[jnp.minimum(jnp.searchsorted(ends, lane, side="right"), num_rows - 1)].astype(jnp.int32)
+        row = order[jnp.minimum(place_of(lane, ends, side="right"), num_rows - 1)].astype(jnp.int32)
         position = progress.drawn[row] + lane - start[row]
         keys = stream_keys(streams.propose, row, position)
         branches = [lambda r, k, w=w: evaluate(w, r, k) for w in widths]
@@ -196,24 +216,22 @@ def sample(
         accept = is_accepted(row, position, log_a) & live
 
         # of the round's acceptances, row i won numbers before[i] + 1 to after[i]
-        count = jnp.cumsum(accept, dtype=jnp.int32)
+        count = running_sum(accept.astype(jnp.int32))
         total = jnp.concatenate([jnp.zeros(1, jnp.int32), count])
         before, after = total[jnp.minimum(start, limit)], total[jnp.minimum(start, limit) + served]
         accepted = jnp.minimum(progress.accepted + after - before, num_samples)
         slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
         number = before[:, None] + slot - progress.accepted[:, None] + 1
-        source = jnp.minimum(jnp.searchsorted(count, number, side="left"), widths[-1] - 1)
+        source = jnp.minimum(place_of(number, count, side="left"), widths[-1] - 1)
         is_new = (slot >= progress.accepted[:, None]) & (slot < accepted[:, None])
 
         def put(kept: Array, new: Array) -> Array:
             return jnp.where(is_new.reshape(is_new.shape + (1,) * (kept.ndim - 2)), new[source], kept)
 
-        last = position[source[:, -1]] + 1
         return _Progress(
-            z=jax.tree.map(put, progress.z, z),
+            kept=jax.tree.map(put, progress.kept, (z, log_probs, position)),
             accepted=accepted,
             drawn=progress.drawn + served,
-            num_proposals=jnp.where(is_new[:, -1], last, progress.num_proposals),
             evaluated=progress.evaluated + width,
             nan_p=progress.nan_p | jnp.any(jnp.isnan(log_probs.log_p) & live),
             nan_q=progress.nan_q | jnp.any(jnp.isnan(log_probs.log_q) & live),
@@ -225,7 +243,9 @@ def sample(
     progress, first, first_z = first_round()
     progress = jax.lax.while_loop(unfinished, one_round, progress)
     exhausted = progress.accepted < num_samples
-    result = Accepted(progress.z, progress.num_proposals, exhausted, first, progress.evaluated, first_z)
+    z, log_probs, position = progress.kept
+    num_proposals = jnp.where(exhausted, cap, position[:, -1] + 1).astype(jnp.int32)
+    result = Accepted(z, num_proposals, exhausted, first, progress.evaluated, log_probs, position, first_z)
     return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)
 
 

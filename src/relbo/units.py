@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from relbo._hash import threefry
 
 Unit = Callable[[Float[Array, " d"], Any], Float[Array, " d"]]
 """`(logits, noise) -> values`; the noise of a layer is whatever its unit takes, for most one number per logit."""
@@ -131,11 +132,12 @@ def log_bernoulli_layers(values: tuple[Array, ...], logits: tuple[Array, ...]) -
 def uniform_noise(key: PRNGKeyArray, shape: tuple[int, ...], dtype: jnp.dtype) -> Float[Array, "..."]:
     """Uniform numbers strictly inside (0, 1).
 
-    In float32 they are odd multiples of 2^-24 from the raw generator, which yields two words for each hash;
-    `jax.random.uniform` throws one of them away, and random bits are what a small network spends most of its time on.
+    In float32 they are odd multiples of 2^-24, from both words of each hash; `jax.random.uniform` throws one of them
+    away, and random bits are what a small network spends much of its time on.
     """
     if dtype != jnp.float32 or str(jax.random.key_impl(key)) != "threefry2x32":
         return jax.random.uniform(key, shape, dtype, minval=jnp.finfo(dtype).tiny)
-    count = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    bits = threefry_2x32(jax.random.key_data(key), count)
-    return ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)
+    size = math.prod(shape)
+    half = jnp.arange((size + 1) // 2, dtype=jnp.uint32)
+    bits = jnp.concatenate(threefry(jax.random.key_data(key), half, half + jnp.uint32(half.size)))[:size].reshape(shape)
+    return ((bits >> jnp.uint32(9)).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)

@@ -7,7 +7,6 @@ With z_1..z_S iid from r, u = log p - log q + T(x), g = log a and A = log p - lo
 are the coefficients of both gradients of the resampled ELBO (`vrs.py`); the variants keep the first.
 """
 
-import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -112,25 +111,6 @@ class AbstractResampledEstimator(AbstractScoreEstimator[VRSState]):
             ),
         )
         return weights, info
-
-
-class AbstractAcceptedEstimator(AbstractResampledEstimator):
-    """An estimator on the accepted draws alone; a file supplies `adjust`."""
-
-    @abc.abstractmethod
-    def adjust(self, weights: Coefficients) -> Coefficients:
-        """Its coefficients, from those of the resampled ELBO."""
-
-    def draw(self, streams: Streams, pair: Pair, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
-        """S accepted draws for each row."""
-        return self.accept(streams, pair, state, batch)
-
-    def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
-    ) -> tuple[Coefficients, VRSState, Info]:
-        """The weights c^p and c^q of the accepted draws."""
-        weights, info = self.resampled(log_p, log_q, draws)
-        return self.adjust(weights), state, info
 
 
 def check_acceptance(estimator: AbstractEstimator, threshold: Any, acceptance: Any) -> None:

@@ -7,21 +7,25 @@ backward pass for all of them.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, one_number_each, require
 from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
+from relbo.estimators._valid import keep_if_any, mean_over_valid, usable_rows
 from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator, check_batch
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.rejection import draw_grid
 
 State = TypeVar("State")
+PullBack = Callable[[tuple[Array, Array]], Pair]
+"""From weights of grad log p and grad log q, (b, K) each, to the gradient."""
 
 
 class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
@@ -37,29 +41,19 @@ class AbstractScoreEstimator(AbstractDrawingEstimator[State], Generic[State]):
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
         check_batch(batch, state)
         draws, state = self.draw(split_streams(key), pair, state, batch)
-        x, z = usable_rows(batch.x, jax.lax.stop_gradient(draws.z), draws.valid)
-        (log_p, log_q), pull_back = eqx.filter_vjp(lambda p: log_densities(p, x, z), pair)
+        (log_p, log_q), pull_back = self.score(pair, batch, draws)
         # the barriers keep the compiler from rounding the same sums differently in different estimators
         log_p, log_q = jax.lax.optimization_barrier((log_p, log_q))
         weights, state, info = self.coefficients(log_p, log_q, draws, state, batch)
         weights = jax.lax.optimization_barrier(tuple(mean_over_valid(c, info.valid) for c in weights))
-        (grads,) = pull_back(weights)
-        return keep_if_any(grads, draws.valid), state, info
+        return keep_if_any(pull_back(weights), draws.valid), state, info
 
-
-def usable_rows(x: PyTree, z: PyTree, valid: Bool[Array, " b"] | None) -> tuple[PyTree, PyTree]:
-    """X and z with a valid row in place of every invalid one: 0 times an infinite derivative would be NaN."""
-    if valid is None:
-        return x, z
-    source = jnp.where(valid, jnp.arange(valid.shape[0]), jnp.argmax(valid))
-    return jax.tree.map(lambda leaf: leaf[source], (x, z))
-
-
-def keep_if_any(grads: Pair, valid: Bool[Array, " b"] | None) -> Pair:
-    """The gradient, or 0 if no row of the batch is valid."""
-    if valid is None:
-        return grads
-    return jax.tree.map(lambda leaf: jnp.where(jnp.any(valid), leaf, 0), grads)
+    def score(self, pair: Pair, batch: Batch, draws: Draws) -> tuple[tuple[Array, Array], PullBack]:
+        """Log densities of the draws, and the map from weights of them to the gradient."""
+        x, z = usable_rows(batch.x, jax.lax.stop_gradient(draws.z), draws.valid)
+        x, z = jax.lax.optimization_barrier((x, z))  # the same program whatever made the draws, so the same rounding
+        values, pull_back = eqx.filter_vjp(lambda p: log_densities(p, x, z), pair)
+        return values, lambda weights: pull_back(weights)[0]
 
 
 class AbstractIndependentEstimator(AbstractScoreEstimator[State], Generic[State]):
@@ -105,11 +99,6 @@ def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: 
         f"an integer >= {at_least}",
         num_samples,
     )
-
-
-def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:
-    """Coefficients of the mean over valid rows; the others weigh nothing, even where theirs are not numbers."""
-    return jnp.where(valid[:, None], c, 0) / jnp.maximum(jnp.sum(valid), 1).astype(c.dtype)
 
 
 def log_densities(pair: Pair, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"], Float[Array, "b k"]]:

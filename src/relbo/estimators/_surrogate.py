@@ -16,7 +16,8 @@ from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._types import Batch, EmptyState, Info, Pair, Streams, split_streams
-from relbo.estimators._score import check_num_samples, mean_over_valid
+from relbo.estimators._score import check_num_samples
+from relbo.estimators._valid import mean_over_valid
 from relbo.estimators.base import AbstractDrawingEstimator, check_batch
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid

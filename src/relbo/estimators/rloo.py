@@ -40,5 +40,6 @@ class RLOO(AbstractWeightEstimator):
 
     def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
         """Uniform weights for the model, centred log weights for the proposal."""
-        uniform = jnp.full_like(log_w, 1 / self.num_samples)
+        # not a constant, which a compiler would move out of sums: VRS that rejects nothing is to be rounded alike
+        uniform = jnp.where(jnp.isnan(log_w), jnp.full_like(log_w, jnp.nan), 1 / self.num_samples)
         return Coefficients(model=uniform, proposal=leave_one_out(log_w)), bounds.elbo(log_w)

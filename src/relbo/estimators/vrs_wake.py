@@ -18,7 +18,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from relbo._types import Bound, Coefficients
-from relbo.estimators._resampled import AbstractAcceptedEstimator
+from relbo.estimators._reuse import AbstractAcceptedEstimator
 from relbo.models.base import AbstractProposal
 
 

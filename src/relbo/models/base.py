@@ -4,7 +4,7 @@ Batches come from `jax.vmap`. Both x and z may be any pytree of arrays.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -17,6 +17,10 @@ Layers = tuple[Float[Array, " _"], ...]
 
 class AbstractModel(eqx.Module):
     """The joint density p_theta(x, z); its arrays are theta."""
+
+    always_finite: ClassVar[bool] = False
+    """Whether log p and its gradient are finite at every z that q can draw: what the accept test computed can then
+    serve the gradient too, also where z is rejected and its weight is 0."""
 
     @abc.abstractmethod
     def log_joint(self, x: PyTree, z: PyTree) -> Float[Array, ""]:

@@ -12,7 +12,7 @@ References:
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -73,6 +73,8 @@ def _signed(h: Float[Array, " d"]) -> Float[Array, " d"]:
 
 class SBN(AbstractBernoulliModel):
     """The generative network p(x, h_1, ..., h_L); `downward[l]` gives layer l (x for l = 0) from layer l + 1."""
+
+    always_finite: ClassVar[bool] = True
 
     downward: tuple[Conditional, ...]
     prior: Float[Array, " top"]
