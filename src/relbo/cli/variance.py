@@ -102,14 +102,11 @@ def print_variances(found: dict[str, Any]) -> None:
     """Prints a line for each estimator, and how to read it."""
     settings, point = found["settings"], found["point"]
     network = "-".join(str(width) for width in point["layers"])
+    title = f"gradient noise at {settings['num_proposals']} proposals per datapoint: {point['data']}, {network}"
     where = (
         "a fresh network" if point["run"] is None else f"{point['run']}, step {point['step']} ({point['parameters']})"
     )
-    table = Table(
-        title=f"gradient noise at {settings['num_proposals']} proposals per datapoint: {point['data']}, {network}, {where}",
-        box=box.SIMPLE,
-        pad_edge=False,
-    )
+    table = Table(title=f"{title}, {where}", box=box.SIMPLE, pad_edge=False)
     for heading in ("estimator", "bound", "unbiased"):
         table.add_column(heading, no_wrap=True)
     for heading in ("draws", "proposals", "variance theta", "phi", "signal/noise theta", "phi"):
@@ -132,8 +129,8 @@ def print_variances(found: dict[str, Any]) -> None:
         console.width = 200  # a pipe has no edge to wrap at
     console.print(table)
     for line in (
-        f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: standard "
-        f"error. Variance: total over coordinates.",
+        f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
+        "standard error. Variance: total over coordinates.",
         f"draws: num_samples, chosen to spend {settings['num_proposals']} proposals; proposals: the mean spent (random "
         f"with rejection, at {settings['threshold']}). Variance and ratio are scaled to exactly "
         f"{settings['num_proposals']}.",
@@ -145,4 +142,4 @@ def print_variances(found: dict[str, Any]) -> None:
 
 def value_with_error(value: float, error: float | None) -> str:
     """Three digits, and the standard error relative to it."""
-    return f"{value:#.3g}" if error is None or value == 0 else f"{value:#.3g} +- {error / value:.0%}"
+    return f"{value:#.3g}" if error is None or value == 0 else f"{value:#.3g} +- {error / value:.1%}"

@@ -36,6 +36,7 @@ from relbo._check import is_int, require
 from relbo._types import Batch, Pair
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
+from relbo.estimators.base import check_requirement
 from relbo.experiments import report
 from relbo.train.config import RunConfig, build_estimator
 from relbo.train.fit import Source, source_of
@@ -106,7 +107,7 @@ def run(
     settings.check(len(data.train))
     names = list(dict.fromkeys(names)) or usable(pair)
     for name in names:  # all are built before any is measured: a mistake is found at once
-        build(name, settings.num_proposals, settings)
+        check_requirement(build(name, settings.num_proposals, settings), pair)
     source = source_of(data)
     rows = []
     for name in names:

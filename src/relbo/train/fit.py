@@ -249,7 +249,7 @@ class _Run:
         if described.exists() and not resume:
             raise ValueError(f"{out} holds a run already: resume it, or choose another directory.")
         if described.exists():
-            _refuse_other_run(out, json.loads(described.read_text())["identity"], identity)
+            refuse_other_run(out, json.loads(described.read_text())["identity"], identity)
         else:
             out.mkdir(parents=True, exist_ok=True)
             from relbo import __version__
@@ -323,7 +323,8 @@ class _Run:
             self.checkpoints.close()
 
 
-def _refuse_other_run(out: Path, recorded: dict[str, Any], asked: dict[str, Any]) -> None:
+def refuse_other_run(out: Path, recorded: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Raises `ValueError` that names what differs, if a directory holds something made with other settings."""
     recorded, asked = json.loads(json.dumps(recorded)), json.loads(json.dumps(asked))
     wrong = [name for name in recorded.keys() | asked.keys() if recorded.get(name) != asked.get(name)]
     if wrong:
