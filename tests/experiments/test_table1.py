@@ -151,7 +151,7 @@ def test_more_minutes_go_on_and_fewer_are_refused(preset, tmp_path):
     assert cell(1e-9).finished()["step"] == 2  # a chance to stop after each checkpoint
     assert cell(1e9).finished() is None
     assert table1.make(cell(1e9))["step"] == 8
-    with pytest.raises(ValueError, match=r"has been trained for 1.66667e\+07 minutes, more than the 1 asked for"):
+    with pytest.raises(ValueError, match="a longer time limit than the 1 minutes asked for"):
         cell(60.0).finished()
 
 

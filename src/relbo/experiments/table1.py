@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 
 import relbo
@@ -20,7 +21,7 @@ from relbo.compare import rejection_of
 from relbo.evaluate import BoundName, evaluate
 from relbo.experiments.table1_rows import ARCHITECTURES, ROWS, Row
 from relbo.train.config import RunConfig
-from relbo.train.errors import Interrupted, TrainingError
+from relbo.train.errors import Interrupted, TrainingError, runtime_message
 from relbo.train.fit import refuse_other_run
 from relbo.train.log import write_json
 from relbo.train.runs import Run, open_run, train_run
@@ -126,10 +127,11 @@ class Cell:
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is damaged ({error!r}): remove it, and the cell is evaluated again.") from error
         refuse_other_run(self.path, identity, self.config().identity())
-        if (done["max_seconds"] or math.inf) > (self.preset.max_seconds or math.inf):
+        limit = self.preset.max_seconds
+        if limit is not None and (done["max_seconds"] or math.inf) > limit:
             raise ValueError(
-                f"{self.path} has been trained for {done['max_seconds'] / 60:g} minutes, more than the "
-                f"{(self.preset.max_seconds or 0) / 60:g} asked for: choose another --out."
+                f"{self.path} has been trained with a longer time limit than the {limit / 60:g} minutes asked for: "
+                "choose another --out."
             )
         return found if done == self.asked() and set(self.preset.bounds) <= bounds.keys() else None
 
@@ -165,7 +167,7 @@ def run(
         progress: show progress bars.
 
     Returns:
-        For each cell whose training failed, its label and the reason; the others are finished.
+        For each cell that failed, its label and the reason; the others are finished.
 
     Raises:
         ValueError: a directory holds a cell of other settings.
@@ -179,9 +181,9 @@ def run(
         on_stage(f"cell {number} of {len(waiting)}: {cell.label}")
         try:
             found = make(cell, data_dir=data_dir, progress=progress)
-        except TrainingError as error:
-            failures[cell.label] = str(error)
-            on_stage(f"{cell.label} failed: {error}")
+        except (TrainingError, eqx.EquinoxRuntimeError) as error:  # the latter when the evaluation rejects too much
+            failures[cell.label] = runtime_message(error)
+            on_stage(f"{cell.label} failed: {failures[cell.label]}")
             continue
         on_stage("test NLL " + ", ".join(f"{name} {bound['nll']:.2f}" for name, bound in found["test"].items()))
     return failures

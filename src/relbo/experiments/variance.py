@@ -232,13 +232,13 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def plot(results: dict[str, Any], path: Path) -> Path:
-    """Draws variance and signal-to-noise ratio of theta and phi, an estimator in each line."""
+    """Draws variance and signal-to-noise ratio of theta and phi, an estimator in each line; ratios of 0 are left out."""
     rows = results["estimators"]
     height = np.arange(len(rows))[::-1]
     figure, panels = report.new_figure(10.5, 1.1 + 0.24 * len(rows), 4, sharey=True)
     figures = [(part, figure_) for figure_ in ("variance", "signal_to_noise") for part in ("theta", "phi")]
     symbols = {"theta": r"$\theta$", "phi": r"$\phi$"}
-    words = {"variance": "variance, {} (left is better)", "signal_to_noise": "signal / noise, {} (right is better)"}
+    words = {"variance": "variance, {}", "signal_to_noise": "signal / noise, {}"}
     for axes, (part, name) in zip(panels, figures, strict=True):
         for color, unbiased in ((report.BLUE, True), (report.ORANGE, False)):
             chosen = [
