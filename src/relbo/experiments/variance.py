@@ -232,7 +232,7 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def plot(results: dict[str, Any], path: Path) -> Path:
-    """Draws variance and signal-to-noise ratio of theta and phi, a line for each estimator; ratios of 0 are left out."""
+    """Draws variance and signal-to-noise of theta and phi: a line for each estimator; ratios of 0 are not drawn."""
     rows = results["estimators"]
     height = np.arange(len(rows))[::-1]
     figure, panels = report.new_figure(10.5, 1.1 + 0.24 * len(rows), 4, sharey=True)
