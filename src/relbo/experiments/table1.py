@@ -60,14 +60,14 @@ class Preset:
             return f"{mine} Published: {MNIST}, 200 units a layer."
         return (
             f"{mine} Published: {MNIST}, 200 units a layer. The two are NOT COMPARABLE: other images, other networks. "
-            "The published numbers stand here for their metrics; compare our rows with each other only."
+            "The published numbers stand here for their metrics."
         )
 
 
 PRESETS = {
     "smoke": Preset(
         "smoke",
-        "10 epochs, to see that everything runs; the order of the rows means nothing",
+        "10 epochs: enough to see that everything runs, too few to rank methods",
         RunConfig(lr=3e-3, epochs=10, refresh_epochs=2.0, valid_every=5, valid_bound="is:25"),
         width=50,
         repeats=1,
