@@ -1,5 +1,6 @@
 """`relbo variance`: how noisy the gradient of each estimator is, at equal numbers of proposals."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,6 @@ def print_variances(found: dict[str, Any]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def value_with_error(value: float, error: float | None) -> str:
-    """Three digits, and the standard error relative to it."""
-    return f"{value:#.3g}" if error is None or value == 0 else f"{value:#.3g} +- {error / value:.1%}"
+def value_with_error(value: float, error: float) -> str:
+    """Three digits, and the standard error relative to it; of 0, what it may be at the most."""
+    return f"{value:#.3g} +- {error / value:.1%}" if value > 0 else f"< {math.sqrt(2) * error:.1g}"

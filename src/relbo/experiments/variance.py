@@ -211,8 +211,12 @@ def grouping(settings: Settings, num_parameters: int, batch: Batch) -> tuple[int
     return num_chunks * chunk, chunk
 
 
-def summary(noise: Noise, groups: Comparison, per_group: int, budget: int) -> dict[str, float | None]:
-    """Variance and signal-to-noise ratio at the budget, with standard errors; the ratio is 0 where none was found."""
+def summary(noise: Noise, groups: Comparison, per_group: int, budget: int) -> dict[str, float]:
+    """Variance and signal-to-noise ratio at the budget, with standard errors.
+
+    A ratio of 0 says that no signal was found; its standard error is the ratio that one standard error of the squared
+    mean would make.
+    """
     variance = np.asarray(noise.total_variance, float)
     scale = float(np.mean(groups.num_proposals)) / budget
     signal = np.square(np.asarray(noise.signal_to_noise, float)) * variance - variance / per_group
@@ -222,7 +226,7 @@ def summary(noise: Noise, groups: Comparison, per_group: int, budget: int) -> di
         "variance": variance.mean() * scale,
         "variance_standard_error": standard_error(variance) * scale,
         "signal_to_noise": ratio,
-        "signal_to_noise_standard_error": error / (2 * ratio) if ratio > 0 else None,
+        "signal_to_noise_standard_error": error / (2 * ratio) if ratio > 0 else math.sqrt(error),
     }
 
 
