@@ -11,7 +11,7 @@ def quick(tiny_runs):
 
 
 def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
-    names = ("reinforce", "rloo", "vrs", "disarm")
+    names = ("reinforce", "rloo", "disarm")
     words = [word for name in names for word in ("--estimator", name)]
     code, out, err = relbo(
         *("variance", "--data", tiny_runs / "tiny.npz", "--layers", "3", "--proposals", 6, "--out", tmp_path),
@@ -29,7 +29,7 @@ def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
         "parameters": "fresh",
         "step": 0,
     }
-    reinforce, rloo, vrs, disarm = rows = found["estimators"]
+    reinforce, rloo, disarm = rows = found["estimators"]
     assert [row["estimator"] for row in rows] == list(names)
     assert all(row[part].keys() == NOISE for row in rows for part in ("theta", "phi"))
     assert all(row["num_estimates"] == 200 for row in rows)
@@ -39,8 +39,6 @@ def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
     assert rloo["theta"] == reinforce["theta"]
     assert (rloo["num_samples"], rloo["mean_num_proposals"]) == (6, 6)
     assert (disarm["num_samples"], disarm["mean_num_proposals"]) == (3, 6)
-    # Z_R of the quantile 0.9 is between 0.45 and 0.95, so 2 to 6 draws
-    assert 2 <= vrs["num_samples"] < 6 and vrs["mean_num_proposals"] > vrs["num_samples"]
     for row in rows:
         line = next(line for line in out.splitlines() if line.split()[:1] == [row["estimator"]])
         assert line.split()[1:3] == [row["bound"], "yes"]
@@ -49,6 +47,16 @@ def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
 def test_a_run(relbo, tiny_runs, quick):
     code, out, _ = relbo("variance", tiny_runs / "vrs", "--estimator", "nvil", *quick)
     assert code == 0 and f"{tiny_runs / 'vrs'}, step 8 (best)" in out and "rate:0.5" in out
+
+
+@pytest.mark.slow
+def test_rejection_spends_the_budget(relbo, tiny_runs, quick, tmp_path):
+    words = ("--proposals", 12, "--estimator", "vrs", "--out", tmp_path)
+    code, _, _ = relbo("variance", tiny_runs / "rloo", *words, *quick)
+    (row,) = json.loads((tmp_path / "variance.json").read_text())["estimators"]
+    # the rate 0.5 of the run is solved on 100 draws for each of 4 rows, and met in one step of 4 x 12 accepted draws
+    assert code == 0 and abs(row["num_samples"] - 6) <= 2
+    assert abs(row["mean_num_proposals"] / row["num_samples"] - 2) < 0.4
 
 
 FAILURES = {
