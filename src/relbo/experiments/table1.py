@@ -77,7 +77,7 @@ PRESETS = {
         "budget",
         "the same training seconds for every cell",
         RunConfig(data=MNIST, lr=1e-3, epochs=5_000, refresh_epochs=1.0, valid_bound="is:25"),
-        repeats=1,  # RS-25 on 10,000 images takes as long as the training
+        repeats=1,  # RS-25 on 10,000 images takes minutes
         max_seconds=300.0,
     ),
     "paper": Preset(
