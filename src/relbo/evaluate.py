@@ -197,8 +197,8 @@ def evaluate(
     require(len(leaves) > 0 and np.shape(leaves[0])[:1] not in ((), (0,)), "evaluate: x", "at least one datapoint", x)
     report = on_progress or (lambda done: None)
 
-    def importance(k: int, key: PRNGKeyArray) -> np.ndarray:
-        chunk = min(k, 100)
+    def importance(k: int, key: PRNGKeyArray, chunk: int) -> np.ndarray:
+        chunk = min(chunk, 100)
         parts = []
         for keys, rows, keep in _blocks(key, x, max(LANES // chunk, 1)):
             parts.append(np.asarray(_importance(pair, keys, rows, jnp.asarray(k, jnp.int32), chunk))[:keep])
@@ -209,7 +209,7 @@ def evaluate(
     for name in names:
         keys = jax.random.split(jax.random.fold_in(key, _stable_number(name)), repeats + 1)
         if name.kind != "rs":
-            values = np.stack([importance(name.num_samples, k) for k in keys[:repeats]])
+            values = np.stack([importance(name.num_samples, k, name.num_samples) for k in keys[:repeats]])
             result[str(name)] = Estimate(str(name), values)
             continue
         runs = []
@@ -226,7 +226,8 @@ def evaluate(
         extra = {
             "acceptance_rate": rate,
             "matched_is_samples": matched,
-            "matched_is_mean": float(importance(matched, keys[repeats]).mean()),
+            # in chunks of is:K, whose program serves any number of draws: `matched` differs from run to run
+            "matched_is_mean": float(importance(matched, keys[repeats], name.num_samples).mean()),
         }
         result[str(name)] = Estimate(str(name), both[:, 0], extra)
     return result

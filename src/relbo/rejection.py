@@ -259,22 +259,18 @@ def refuse_failures(
     throw: bool,
 ) -> Accepted:
     """Raises for NaN log densities and, with `throw`, for rows that gave up."""
-    result = refuse_if(
-        result,
-        nan_p,
-        "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.",
-    )
-    result = refuse_if(
-        result,
-        nan_q,
-        "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.",
-    )
-    if not throw:
-        return result
-    return refuse_if(
-        result,
-        jnp.any(result.exhausted),
-        f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "
-        f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so that "
-        "more is accepted, increase max_rounds, or pass throw=False to leave such rows out of the gradient.",
-    )
+    problems = {
+        "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.": nan_p,
+        "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.": nan_q,
+    }
+    if throw:
+        problems[
+            f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "
+            f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so "
+            "that more is accepted, increase max_rounds, or pass throw=False to leave such rows out of the gradient."
+        ] = jnp.any(result.exhausted)
+    # what passes a check is new to the compiler: the first round is left out, so that its evaluation can be shared
+    checked = result._replace(first=LogProbs(*[jnp.zeros(())] * 2), first_z=())
+    for message, condition in problems.items():
+        checked = refuse_if(checked, condition, message)
+    return checked._replace(first=result.first, first_z=result.first_z)

@@ -61,7 +61,7 @@ def test_nothing_rejected_is_rloo_bit_for_bit(dtype):
 
 @pytest.fixture
 def optimised():
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -142,6 +142,20 @@ def test_early_stopping(data, pair):
     assert int(result.state.step) == 3 * 5
 
 
+def test_time_limit_stops_and_the_run_can_go_on(tmp_path, data, pair):
+    options = {"num_epochs": 3, "batch_size": 8, "log_every": 2, "valid_bound": "is:2"}
+    whole = relbo.fit(pair, relbo.RLOO(2), data, **options)
+    out = tmp_path / "run"
+    short = relbo.fit(pair, relbo.RLOO(2), data, out=out, max_seconds=1e-9, **options)
+    assert (short.stopped, int(short.state.step)) == ("time", 2)
+    spent = short.metrics[-1]["seconds"]
+    again = relbo.fit(pair, relbo.RLOO(2), data, out=out, resume=True, max_seconds=spent, **options)
+    assert (again.stopped, int(again.state.step)) == ("time", 2)  # what was spent before counts
+    last = relbo.fit(pair, relbo.RLOO(2), data, out=out, resume=True, **options)
+    assert last.stopped == "finished" and last.metrics[0]["seconds"] == spent
+    assert same(whole.state, last.state)
+
+
 class Breaking(relbo.AbstractModel):
     """log p turns into NaN when its parameter has been trained below a limit."""
 
@@ -204,6 +218,7 @@ def test_other_data_or_settings_are_refused_by_name(tmp_path, data, rows, pair):
         ({"log_every": 0}, "log_every must be an integer >= 1, got 0"),
         ({"valid_bound": "is:0"}, "a bound must be elbo, is:K or rs:K"),
         ({"patience": 0}, "patience must be None or an integer >= 1, got 0"),
+        ({"max_seconds": 0.0}, "max_seconds must be None or a number > 0, got 0.0"),
         ({"checkpoint_every": 0}, "checkpoint_every must be an integer >= 1, got 0"),
     ],
 )

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from relbo.train.errors import TrainingError, runtime_message
 
-COMMANDS = ("demo", "train", "evaluate", "compare", "report", "list", "data", "reproduce", "bench")
+COMMANDS = ("demo", "train", "evaluate", "compare", "report", "list", "variance", "data", "reproduce", "bench")
 """Modules of `relbo.cli`; each has `register(app)`."""
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)

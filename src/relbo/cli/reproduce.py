@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from relbo.cli.table1 import table1
+
 Out = Annotated[Path, typer.Option("--out", help="Directory for the results; created if it does not exist.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness.")]
 
@@ -27,6 +29,7 @@ def register(app: typer.Typer) -> None:
     group.command("figure1")(figure1)
     group.command("poisson")(poisson)
     group.command("tradeoff")(tradeoff)
+    group.command("table1")(table1)
 
 
 def figure1(

@@ -17,6 +17,7 @@ from typing import Any
 from relbo.compare import Comparison, compare, rejection_of
 from relbo.report import write_report
 from relbo.train.config import RunConfig
+from relbo.train.errors import Interrupted as Interrupted
 from relbo.train.log import write_json
 from relbo.train.runs import open_run, train_run
 
@@ -31,10 +32,6 @@ CHECKPOINT_EVERY = 250
 """Steps: a run takes seconds."""
 MARKER, REPORT = "demo.json", "report.html"
 """Files of the demonstration beside its run directories."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C during training; the run is saved."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the last checkpoint is whole."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C during training; the run is saved."""
+
+
 def runtime_message(error: BaseException) -> str:
     """The sentence given to `eqx.error_if`, without the stack and the advice that Equinox puts around it."""
     text = str(error).rpartition("EquinoxRuntimeError: ")[2]

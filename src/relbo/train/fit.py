@@ -6,6 +6,7 @@ A run directory holds `run.json` (what the run is), `metrics.jsonl` and `checkpo
 import dataclasses
 import hashlib
 import json
+import math
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from relbo._check import is_int, require
+from relbo._check import is_int, is_real, require
 from relbo._types import Pair
 from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
@@ -47,7 +48,7 @@ class FitResult:
     metrics: list[dict[str, Any]]
     """The records of metrics.jsonl."""
     stopped: str
-    """Why it ended: `finished`, `early` (no better validation bound) or `interrupted`."""
+    """Why it ended: `finished`, `early` (no better validation bound), `time` (is up) or `interrupted`."""
 
 
 class Saved(NamedTuple):
@@ -106,6 +107,7 @@ def fit(
     valid_bound: str = "is:10",
     valid_every: int = 1,
     patience: int | None = None,
+    max_seconds: float | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
@@ -127,6 +129,7 @@ def fit(
         valid_bound: bound by which the best parameters are chosen.
         valid_every: epochs between validations.
         patience: stop after this many validations without a better bound; None never does.
+        max_seconds: stop once the steps have taken this long, those of a resumed run included; None never does.
         out: run directory; None keeps everything in memory.
         resume: go on from the last checkpoint in `out`.
         checkpoint_every: steps between checkpoints; by default an epoch.
@@ -149,6 +152,12 @@ def fit(
     require(is_int(log_every, at_least=1), "fit: log_every", "an integer >= 1", log_every)
     require(is_int(valid_every, at_least=1), "fit: valid_every", "an integer >= 1", valid_every)
     require(patience is None or is_int(patience, at_least=1), "fit: patience", "None or an integer >= 1", patience)
+    require(
+        max_seconds is None or (is_real(max_seconds) and max_seconds > 0),
+        "fit: max_seconds",
+        "None or a number > 0",
+        max_seconds,
+    )
     BoundName.parse(valid_bound)
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     per_epoch = num_data // batch_size
@@ -176,8 +185,9 @@ def fit(
     bar = Progress(total, int(run.state.step)) if progress else nullcontext()
 
     with _interrupts() as interrupted, bar as shown:
-        while int(run.state.step) < total and not interrupted.is_set() and run.counters.stale < (patience or 1 << 30):
-            step = int(run.state.step)
+        while (step := int(run.state.step)) < total and not interrupted.is_set():
+            if run.counters.stale >= (patience or 1 << 30) or run.counters.seconds >= (max_seconds or math.inf):
+                break
             epoch, place = divmod(step, per_epoch)
             if place == 0 or run.order is None:
                 run.order = epoch_order(run.state.key, epoch, num_data)
@@ -192,10 +202,14 @@ def fit(
                 run.save()
             if shown is not None:
                 shown.update(stop, record)
-        if interrupted.is_set():
-            run.save()
-    finished = int(run.state.step) >= total
-    stopped = "finished" if finished else "interrupted" if interrupted.is_set() else "early"
+        run.save()
+    reasons = {
+        "finished": int(run.state.step) >= total,
+        "interrupted": interrupted.is_set(),
+        "time": run.counters.seconds >= (max_seconds or math.inf),
+        "early": True,
+    }
+    stopped = next(name for name, holds in reasons.items() if holds)
     run.close()
     has_best = run.counters.best_bound is not None
     return FitResult(
@@ -235,7 +249,7 @@ class _Run:
         if described.exists() and not resume:
             raise ValueError(f"{out} holds a run already: resume it, or choose another directory.")
         if described.exists():
-            _refuse_other_run(out, json.loads(described.read_text())["identity"], identity)
+            refuse_other_run(out, json.loads(described.read_text())["identity"], identity)
         else:
             out.mkdir(parents=True, exist_ok=True)
             from relbo import __version__
@@ -313,7 +327,8 @@ class _Run:
             self.checkpoints.close()
 
 
-def _refuse_other_run(out: Path, recorded: dict[str, Any], asked: dict[str, Any]) -> None:
+def refuse_other_run(out: Path, recorded: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Raises `ValueError` that names what differs, if a directory holds something made with other settings."""
     recorded, asked = json.loads(json.dumps(recorded)), json.loads(json.dumps(asked))
     wrong = [name for name in recorded.keys() | asked.keys() if recorded.get(name) != asked.get(name)]
     if wrong:

@@ -41,6 +41,7 @@ def train_run(
     data_dir: Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
+    max_seconds: float | None = None,
     log_every: int = 100,
     progress: bool = False,
 ) -> FitResult:
@@ -67,6 +68,7 @@ def train_run(
         valid_bound=config.valid_bound,
         valid_every=config.valid_every,
         patience=config.patience,
+        max_seconds=max_seconds,
         out=out,
         resume=resume,
         checkpoint_every=checkpoint_every,
