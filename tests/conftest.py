@@ -16,6 +16,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+SLOW = Path(__file__).with_name("slow.txt").read_text().splitlines()
+"""Cases that take seconds to compile and whose neighbours ask the same of the same code: `make test-slow` runs them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def key():
     return jax.random.key(0)

@@ -32,7 +32,7 @@ X = np.array([[0, 1, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0]], np.uint8)
 
 def test_means_match_enumeration(pair, support):
     """z-scores below 5.5 for 3 points and 2 bounds: false failure below 3e-7."""
-    repeats = 400
+    repeats = 200
     found = relbo.evaluate(pair, X, ["elbo", "is:2"], key=jax.random.key(1), repeats=repeats)
     for i, x in enumerate(jnp.asarray(X, jnp.float64)):
         truth = {"elbo": exact.elbo(pair, x, support), "is:2": exact.iwae(pair, x, support, 2)}
@@ -56,6 +56,7 @@ def test_rs_is_an_unbiased_estimate_of_the_evidence(pair, support):
     assert found.extra["matched_is_samples"] == round(3 / found.extra["acceptance_rate"])
 
 
+@pytest.mark.slow
 def test_streaming_is_the_plain_formula(pair, monkeypatch):
     key = jax.random.key(3)
     k = 230  # not a multiple of the chunk

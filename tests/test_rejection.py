@@ -257,6 +257,7 @@ class TreeProposal(relbo.AbstractProposal):
         return jnp.sum(jax.scipy.stats.norm.logpdf(z["code"] / self.scale) - jnp.log(self.scale)) - jnp.log(2.0)
 
 
+@pytest.mark.slow
 def test_any_pytree_of_x_and_z():
     pair = relbo.Pair(TreeModel(jnp.ones((2, 2))), TreeProposal(jnp.asarray(0.7)))
     image = jax.random.normal(jax.random.key(0), (5, 2, 2))

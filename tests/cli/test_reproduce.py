@@ -23,6 +23,7 @@ def test_figure1(tmp_path, capsys):
     assert (out / "figure1.png").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 def test_poisson(tmp_path, capsys):
     assert run("poisson", "--out", tmp_path, "--seeds", 1, "--steps", 450) == 0
     printed = capsys.readouterr().out
@@ -36,6 +37,7 @@ def test_poisson(tmp_path, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_tradeoff(tmp_path, capsys):
     assert run("tradeoff", "--out", tmp_path) == 0
     assert "log p(x)" in capsys.readouterr().out

@@ -73,10 +73,7 @@ def test_the_first_round_is_evaluated_once():
     pair = relbo.sbn(jax.random.key(0), (7,), jnp.full(11, 0.3))
     estimator = relbo.VRS(3, relbo.Fixed(0.0), throw=False)
     batch = relbo.Batch(jnp.zeros((13, 11)), jnp.arange(13))
-    counts = []
-    for each in (pair, doubted(pair)):
-        state = estimator.init(jax.random.key(0), each, 13)
-        step = jax.jit(lambda k, p, s: estimator.estimate(k, p, s, batch)[0])
-        text = step.lower(jax.random.key(0), each, state).compile().as_text()
-        counts.append(sum(" dot(" in line and "[39,11]" in line.split(" dot(")[0] for line in text.splitlines()))
-    assert counts == [1, 2]
+    state = estimator.init(jax.random.key(0), pair, 13)
+    step = jax.jit(lambda k, p, s: estimator.estimate(k, p, s, batch)[0])
+    lines = step.lower(jax.random.key(0), pair, state).compile().as_text().splitlines()
+    assert sum(" dot(" in line and "[39,11]" in line.split(" dot(")[0] for line in lines) == 1

@@ -39,6 +39,7 @@ def test_memory_is_bounded(num_estimates, num_parameters, num_pixels):
     assert chunk * 4 * num_parameters <= variance.CHUNK_BYTES or chunk == 2
 
 
+@pytest.mark.slow
 def test_all_that_a_binary_network_can_serve(tiny_runs):
     from relbo.train.runs import open_run
 
