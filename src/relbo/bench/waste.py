@@ -1,5 +1,7 @@
 """Sampler waste: proposals evaluated for each one that is needed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,19 +46,20 @@ class Anything(AbstractProposal):
         return jnp.zeros_like(x)
 
 
+@functools.partial(jax.jit, static_argnames="num_samples")
+def count(key: PRNGKeyArray, x: Float[Array, " b"], num_samples: int) -> tuple[Array, Array]:
+    """Proposals evaluated for a batch with these acceptance rates, and those that were needed."""
+    pair = Pair(KnownRate(), Anything())
+    accepted = draw_accepted(
+        split_streams(key), pair, x, jnp.zeros_like(x), Soft(), num_samples=num_samples, max_rounds=100_000
+    )
+    return accepted.num_evaluated, jnp.sum(accepted.num_proposals)
+
+
 def measure(rates: tuple[float, ...], *, batch_size: int = 50, num_samples: int = 5, num_batches: int = 40) -> float:
     """Proposals evaluated, divided by those up to each row's S-th acceptance, over many batches."""
-    pair = Pair(KnownRate(), Anything())
     x = jnp.asarray(np.resize(rates, batch_size), jnp.result_type(float))
-
-    @jax.jit
-    def count(key: PRNGKeyArray) -> tuple[Array, Array]:
-        accepted = draw_accepted(
-            split_streams(key), pair, x, jnp.zeros_like(x), Soft(), num_samples=num_samples, max_rounds=100_000
-        )
-        return accepted.num_evaluated, jnp.sum(accepted.num_proposals)
-
-    counts = np.array([count(key) for key in jax.random.split(jax.random.key(0), num_batches)], float)
+    counts = np.array([count(key, x, num_samples) for key in jax.random.split(jax.random.key(0), num_batches)], float)
     return float(counts[:, 0].sum() / counts[:, 1].sum())
 
 
