@@ -35,29 +35,28 @@ def last_step(out: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     rng = random.Random(options.seed)
     whole, parts = options.out / "whole", options.out / "parts"
 
-    start = time.monotonic()
     subprocess.run(command(whole, options.epochs), check=True, stderr=subprocess.DEVNULL)
-    training = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
-    starting = time.monotonic() - start - training
+    total = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     for number in range(options.kills):
         process = subprocess.Popen(command(parts, options.epochs), stderr=subprocess.DEVNULL)
-        # from before the imports to well into the training, but such that the run lasts for all kills
-        wait = rng.uniform(0.0, starting + 1.5 * training / options.kills)
-        try:
-            process.wait(timeout=wait)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            print(f"{number + 1:3d}: killed after {wait:.1f} s, at step {last_step(parts)}", flush=True)
-        else:
-            sys.exit(f"the run ended by itself after {number} kills: give it more --epochs")
+        # each fifth kill strikes while the program starts, the others in training, some steps after the last one
+        patience = rng.uniform(0.0, 10.0) if number % 5 == 4 else float("inf")
+        target = last_step(parts) + rng.uniform(0.0, 1.6 * total / options.kills)
+        begin = time.monotonic()
+        while last_step(parts) < target and time.monotonic() - begin < patience:
+            if process.poll() is not None:
+                sys.exit(f"the run ended by itself after {number} kills: give it more --epochs")
+            time.sleep(rng.uniform(0.0, 0.05))
+        process.kill()
+        process.wait()
+        print(f"{number + 1:3d}: killed at step {last_step(parts)} of {total}", flush=True)
     subprocess.run(command(parts, options.epochs), check=True)
 
     ends = [jax.tree.leaves(open_run(run, which="last").pair) for run in (whole, parts)]

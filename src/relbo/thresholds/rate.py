@@ -19,7 +19,7 @@ SPREAD_WEIGHT = 0.5
 """Weight of one visit in a row's spread."""
 LEAD_GAIN, LEAD_LIMIT = 0.2, 1.0
 """How fast the common lead grows while the acceptance rate is off its target, and how far, in spreads."""
-TRUSTED_SPREADS = 2.0
+TRUSTED_SPREADS = 1.0
 """Between two visits T falls by at most this many spreads: a row that lags behind must not starve."""
 ALMOST_ALL = 1 - 1e-6
 """Acceptance rate that stands for 1, which `Soft` reaches only at infinity."""
@@ -40,6 +40,8 @@ class RateState(NamedTuple):
     """Running mean of log w over recent batches, in nats."""
     lead: Float[Array, ""]
     """What every row's T is moved by before a visit, in units of its spread."""
+    typical_spread: Float[Array, ""]
+    """Running mean of the spreads of recent batches: a row's own rests on S draws, and one in a tail inflates it."""
     step: Int[Array, ""]
     """Steps taken."""
 
@@ -82,6 +84,7 @@ class Rate(AbstractThreshold[RateState]):
             visited=jnp.zeros(num_data, jnp.int32),
             level=jnp.zeros(()),
             lead=jnp.zeros(()),
+            typical_spread=jnp.ones(()),
             step=jnp.zeros((), jnp.int32),
         )
 
@@ -90,7 +93,7 @@ class Rate(AbstractThreshold[RateState]):
     ) -> tuple[Float[Array, " b"], RateState]:
         """Solves T for the rows seen for the first time; moves the others with what all rows share."""
         index = checked_rows(batch.index, state.value.shape[0])
-        spread = state.spread[index]
+        spread = jnp.minimum(state.spread[index], state.typical_spread)
         shared = state.lead * spread - (state.level - state.level_then[index])
         known = state.value[index] + jnp.maximum(shared, -TRUSTED_SPREADS * spread)
         return solve_where(jnp.isnan(known), known, self, key, pair, batch, acceptance), state
@@ -128,6 +131,7 @@ class Rate(AbstractThreshold[RateState]):
         share = index.shape[0] / state.value.shape[0]
         weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), min(max(LEVEL_WEIGHT, share), 1.0))
         level = state.level + weight * (jnp.mean(mean) - state.level)
+        typical = state.typical_spread + weight * (jnp.mean(jnp.maximum(seen, 1.0)) - state.typical_spread)
         lead = state.lead - LEAD_GAIN * jnp.mean(jnp.where(is_first, 0, error))
         return RateState(
             value=state.value.at[index].set(new_t),
@@ -136,6 +140,7 @@ class Rate(AbstractThreshold[RateState]):
             visited=state.visited.at[index].set(state.step),
             level=level,
             lead=jnp.clip(lead, -LEAD_LIMIT, LEAD_LIMIT),
+            typical_spread=typical,
             step=state.step + 1,
         )
 
