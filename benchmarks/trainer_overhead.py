@@ -18,13 +18,13 @@ import optax
 import relbo
 from relbo.bench.steps import images
 
-BATCH, EPOCHS, NUM_DATA = 50, 30, 5_000
+BATCH, EPOCHS, NUM_DATA = 50, 15, 5_000
 
 
 def main() -> None:
     data = images(NUM_DATA)
     pair = relbo.sbn(jax.random.key(0), (200,), jnp.mean(data, axis=0))
-    estimator, optimizer = relbo.VRS(5, relbo.Fixed(100.0)), optax.adam(1e-3)
+    estimator, optimizer = relbo.VRS(5, relbo.Fixed(1000.0)), optax.adam(1e-3)
     steps = EPOCHS * (NUM_DATA // BATCH)
 
     def fit(num_epochs: int) -> float:

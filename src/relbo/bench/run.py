@@ -82,12 +82,14 @@ def _network(
     report = step.run(steps)[1]
     evaluated = mean_evaluated(report)
     alone = products_alone(products(setting, evaluated))
+    unshared = products_alone(products(setting, evaluated, shared=False))
     others, missing = contenders.find(folder, setting, pair, data, state.thresholds.value)
     solve, solve_few = (refresh(pair, setting, data, n) for n in (100, 10))
 
     on_stage(f"{name}: steps in turns")
     runs: dict[str, Callable[[int], object]] = {
         "matrix products alone": alone,
+        "matrix products if nothing were shared": unshared,
         "relbo VRS": step.run,
         "relbo RLOO": plain.run,
         **others,
@@ -106,6 +108,7 @@ def _network(
         "acceptance": float(report.extra["acceptance"]),
         "num_evaluated_per_draw": evaluated / (setting.batch_size * setting.num_samples),
         "step_over_products": ratio(ours, timings["matrix products alone"]),
+        "step_over_unshared_products": ratio(ours, timings["matrix products if nothing were shared"]),
         "times_faster_than": {other: ratio(timings[other], ours) for other in others},
         "not_measured": missing,
         "refresh_share_of_time": {

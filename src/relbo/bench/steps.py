@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from relbo._types import Batch, Pair
 from relbo.estimators import RLOO, VRS
 from relbo.estimators._resampled import VRSState
+from relbo.estimators._reuse import BLOCKS
 from relbo.estimators.base import AbstractEstimator
 from relbo.models.sbn import sbn
 from relbo.thresholds import Quantile, QuantileState
@@ -106,26 +107,25 @@ class Product(NamedTuple):
     columns: int
 
 
-def products(setting: Setting, num_evaluated: float) -> list[Product]:
+def products(setting: Setting, num_evaluated: float, *, shared: bool = True) -> list[Product]:
     """The matrix products of one step.
 
     For every proposal evaluated, p needs each layer's logits from the layer above and q those of its second layer
-    and up; q's first layer is needed once for every image. The gradient needs the same once more for the accepted
-    draws, and as many products for the weights; the draws themselves are constants, only those of hidden layers are
-    differentiated through, and here there are none.
+    and up; q's first layer is needed once for every image. The weights take one product for each layer and pass. What
+    the gradient evaluates again is one block of late draws if the accept test's evaluation is shared, all accepted
+    draws if it is not. The draws are constants: nothing is differentiated in them.
     """
     sizes = (WIDTH, *setting.layers)
-    steps = list(zip(sizes[:-1], sizes[1:], strict=True))
     accepted = setting.batch_size * setting.num_samples
+    again = -(-accepted // BLOCKS) if shared else accepted
+    weighed = (accepted, again) if shared else (accepted,)
     found = []
-    for below, above in steps:
-        for rows in (round(num_evaluated), accepted):  # the sampler, the gradient's forward pass
-            found.append(Product(rows, above, below))
-        found.append(Product(above, accepted, below))  # weights of p
-    for i, (below, above) in enumerate(steps):
-        for rows in (round(num_evaluated), accepted):
-            found.append(Product(rows if i else setting.batch_size, below, above))
-        found.append(Product(below, accepted if i else setting.batch_size, above))
+    for i, (below, above) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        found += [Product(rows, above, below) for rows in (round(num_evaluated), again)]
+        found += [Product(above, rows, below) for rows in weighed]
+        first, *others = (round(num_evaluated), again) if i else (setting.batch_size, again if shared else 0)
+        found += [Product(rows, below, above) for rows in (first, *others) if rows]
+        found += [Product(below, rows, above) for rows in (weighed if i else (setting.batch_size, *weighed[1:]))]
     return found
 
 

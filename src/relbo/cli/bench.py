@@ -87,6 +87,7 @@ def step_tables(results: dict[str, Any]) -> list[Table]:
         ratios.add_row(label, *[pick(network) for network in networks.values()])
 
     row("step / its matrix products", lambda n: f"{n['step_over_products']:.2f}")
+    row("step / products if nothing were shared", lambda n: f"{n['step_over_unshared_products']:.2f}")
     labels = sorted({other for n in networks.values() for other in (*n["times_faster_than"], *n["not_measured"])})
     for other in labels:
         row(f"{other} / step", lambda n, o=other: _number(n["times_faster_than"].get(o), n["not_measured"].get(o)))
