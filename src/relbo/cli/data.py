@@ -53,7 +53,9 @@ The file goes to `--data-dir`, or else to `$RELBO_DATA`, or else to the per-user
 
 def register(app: typer.Typer) -> None:
     """Adds the command group."""
-    group = typer.Typer(help="List, check and fetch datasets.", no_args_is_help=True)
+    group = typer.Typer(
+        help="List, check and fetch datasets, for instance `relbo data check binarized-mnist`.", no_args_is_help=True
+    )
     app.add_typer(group, name="data")
     group.command("list", help=_LIST_HELP)(list_data)
     group.command("check", help=_CHECK_HELP)(check)

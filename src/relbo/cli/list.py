@@ -21,7 +21,14 @@ def register(app: typer.Typer) -> None:
     def list_estimators(
         as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
     ) -> None:
-        """List the estimators: bound, unbiased or not, needs, paper."""
+        """List the estimators: bound, unbiased or not, needs, paper.
+
+        **Examples**
+
+        - `relbo list`
+
+        - `relbo list --json`
+        """
         rows = estimator_rows()
         if as_json:
             typer.echo(json.dumps(rows, indent=2))

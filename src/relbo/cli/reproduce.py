@@ -16,7 +16,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all randomness
 
 def register(app: typer.Typer) -> None:
     """Adds the command group."""
-    group = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=True)
+    group = typer.Typer(no_args_is_help=True)
     app.add_typer(group, name="reproduce")
 
     @group.callback()
