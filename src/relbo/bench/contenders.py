@@ -6,7 +6,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -67,5 +66,4 @@ def find(
 
         loss = getattr(numpyro.infer, name)(num_particles=setting.num_samples)
         found[label] = numpyro_step.make_step(loss, np.array(data), setting.batch_size, **weights)
-    jax.block_until_ready(pair)
     return found, missing

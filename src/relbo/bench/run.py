@@ -54,7 +54,7 @@ def run(
     on_stage("sampler waste")
     results: dict[str, Any] = {
         "machine": {
-            "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _cores(),
+            "cores": _cores(),
             "processor": platform.machine(),
             "jax": jax.__version__,
             "backend": jax.default_backend(),
