@@ -150,3 +150,50 @@ def exact_moved(bound, params, *args, num_nodes=40):
         return log_ratio + exact_total(bound, params, *args, shift=g)
 
     return jnp.sum(jnp.asarray(weights / weights.sum()) * jax.vmap(at)(jnp.asarray(nodes)))
+
+
+PATH_PARAMS = {
+    "noise": jnp.array(-0.1),
+    "slope": jnp.array(0.4),
+    "spread": jnp.array(-0.5),
+    "loc": jnp.array(0.2),
+    "log_scale": jnp.array(-0.3),
+}
+
+
+def path_model(x, subsample_size=None):
+    """Gaussian rows around a shared Gaussian: z_i ~ N(g, 1), x_i ~ N(z_i, e^noise)."""
+    g = numpyro.sample("g", dist.Normal(0.0, 1.0))
+    noise = numpyro.param("noise", PATH_PARAMS["noise"])
+    with numpyro.plate("data", x.shape[0], subsample_size=subsample_size):
+        z = numpyro.sample("z", dist.Normal(g, 1.0))
+        numpyro.sample("x", dist.Normal(z, jnp.exp(noise)), obs=numpyro.subsample(x, event_dim=0))
+
+
+def path_guide(x, subsample_size=None):
+    """q(g) = N(loc, e^log_scale), q(z_i | x_i, g) = N(g + slope (x_i - g), e^spread)."""
+    value = {name: numpyro.param(name, PATH_PARAMS[name]) for name in ("slope", "spread", "loc", "log_scale")}
+    g = numpyro.sample("g", dist.Normal(value["loc"], jnp.exp(value["log_scale"])))
+    with numpyro.plate("data", x.shape[0], subsample_size=subsample_size):
+        rows = numpyro.subsample(x, event_dim=0)
+        numpyro.sample("z", dist.Normal(g + value["slope"] * (rows - g), jnp.exp(value["spread"])))
+
+
+def exact_path(params, num_samples, *, num_nodes=24):
+    """E_q(g)[log p(g) - log q(g) + sum_i IWAE_K(x_i | g)], by Gauss-Hermite quadrature over g and K draws."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    nodes, weights = jnp.asarray(nodes), jnp.asarray(weights / weights.sum())
+    scale, width = jnp.exp(params["log_scale"]), jnp.exp(params["spread"])
+
+    def at(node):
+        g = params["loc"] + scale * node
+        centre = g + params["slope"] * (X[:, None] - g)
+        z = centre + width * nodes[None]
+        log_w = dist.Normal(g, 1.0).log_prob(z) - dist.Normal(centre, width).log_prob(z)
+        log_w = log_w + dist.Normal(z, jnp.exp(params["noise"])).log_prob(X[:, None])
+        index = exact.tuples(num_nodes, num_samples)
+        mean = jax.nn.logsumexp(log_w[:, index], axis=-1) - jnp.log(num_samples)
+        rows = mean @ jnp.prod(weights[index], axis=-1)
+        return dist.Normal(0.0, 1.0).log_prob(g) - dist.Normal(params["loc"], scale).log_prob(g) + jnp.sum(rows)
+
+    return jnp.sum(weights * jax.vmap(at)(nodes))

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
 from interop import programs
+from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import exact
@@ -99,6 +101,42 @@ def test_expected_gradient_with_a_reparameterised_shared_latent():
     )
     assert_mean(losses, -value)
     assert_mean(grads, jax.tree.map(jnp.negative, gradient))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "num_samples"),
+    [(relbo.estimators.Pathwise(2), 1), (relbo.estimators.DReG(2), 2)],
+    ids=["pathwise", "dreg"],
+)
+def test_expected_gradient_along_the_path_of_local_and_shared_latents(estimator, num_samples):
+    losses, grads = estimates(
+        EstimatorELBO(estimator),
+        programs.PATH_PARAMS,
+        programs.path_model,
+        programs.path_guide,
+        NUM_KEYS,
+        subsample_size=2,
+    )
+    bound = programs.quick(jax.value_and_grad(lambda p: programs.exact_path(p, num_samples)))
+    value, gradient = bound(programs.PATH_PARAMS)
+    assert_mean(losses, -value)
+    assert_mean(grads, jax.tree.map(jnp.negative, gradient))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, AutoBNAFNormal])
+def test_along_the_path_of_an_autoguide_it_is_the_elbo_of_numpyro(kind):
+    def model(x):
+        g = numpyro.sample("g", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+        numpyro.sample("x", dist.Normal(g[0] * g[1] + x, 1.0), obs=0.5 * x)
+
+    guide = kind(model)
+    svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(0.01), numpyro.infer.Trace_ELBO())
+    params = svi.get_params(svi.init(jax.random.key(0), programs.X))
+    ours = estimates(EstimatorELBO(relbo.estimators.Pathwise(1)), params, model, guide, NUM_KEYS)
+    theirs = estimates(numpyro.infer.Trace_ELBO(), params, model, guide, NUM_KEYS)
+    differences = jax.tree.map(jnp.subtract, ours, theirs)
+    assert_mean(differences, jax.tree.map(lambda d: jnp.zeros(d.shape[1:]), differences))
 
 
 def test_without_rejection_it_is_the_elbo_of_numpyro():

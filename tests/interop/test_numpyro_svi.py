@@ -82,7 +82,8 @@ def test_evaluate_uses_the_thresholds_of_the_state_and_plain_svi_solves_its_own(
     state = programs.quick(lambda s: ours.update(s, programs.X)[0])(ours.init(jax.random.key(0), programs.X))
     plain.init(jax.random.key(0), programs.X)
     mine = programs.quick(lambda s: ours.evaluate(s, programs.X))(state)
-    theirs = programs.quick(lambda s: plain.evaluate(s, programs.X))(state._replace(mutable_state=None))
+    with pytest.warns(UserWarning, match="no place for thresholds"):
+        theirs = programs.quick(lambda s: plain.evaluate(s, programs.X))(state._replace(mutable_state=None))
     np.testing.assert_allclose(mine, theirs, atol=0.5)
     arguments = (ours.get_params(state), programs.model, programs.guide, programs.X)
     info = programs.quick(lambda key: loss.info(key, *arguments))(jax.random.key(1))
@@ -129,6 +130,13 @@ REGRESSORS = jax.random.normal(jax.random.key(5), (12, 2))
 RESPONSES = REGRESSORS @ jnp.array([1.0, -0.5]) + 0.3
 
 
+def test_plain_svi_says_that_it_forgets_thresholds():
+    plain = make_svi(ResampledELBO(rate=0.3, num_samples=2), numpyro.infer.SVI)
+    state = plain.init(jax.random.key(0), programs.X)
+    with pytest.warns(UserWarning, match="no place for thresholds"):
+        jax.eval_shape(lambda s: plain.update(s, programs.X), state)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, AutoBNAFNormal])
 def test_autoguides_train(kind):
@@ -161,11 +169,15 @@ def test_equinox_and_flax_networks_in_guides():
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_estimator_serves_or_says_what_it_needs(name):
     estimator = REGISTRY[name]
-    if estimator.requires is not relbo.AbstractProposal:
-        with pytest.raises(ValueError, match=f"needs an {estimator.requires.__name__}"):
+    if estimator.requires is relbo.AbstractBernoulliProposal:
+        with pytest.raises(ValueError, match="needs an AbstractBernoulliProposal"):
             EstimatorELBO(estimator())
         return
     svi = make_svi(EstimatorELBO(estimator()))
+    if estimator.requires is not relbo.AbstractProposal:
+        with pytest.raises(ValueError, match=r"latents with a reparameterised sampler, which \['z'\] do not have"):
+            svi.run(jax.random.key(0), 2, programs.X, progress_bar=False)
+        return
     if name == "wake-sleep":
         with pytest.raises(ValueError, match="needs draws of"):
             jax.eval_shape(lambda key: svi.run(key, 2, programs.X, progress_bar=False), jax.random.key(0))

@@ -19,7 +19,7 @@ from relbo._types import Batch, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators._score import check_num_samples
 from relbo.estimators._valid import mean_over_valid
 from relbo.estimators.base import AbstractDrawingEstimator, check_batch
-from relbo.models.base import AbstractProposal
+from relbo.models.base import AbstractBatchReparameterizedProposal, AbstractProposal
 from relbo.rejection import draw_grid
 
 State = TypeVar("State")
@@ -69,8 +69,17 @@ class AbstractNoiseEstimator(AbstractSurrogateEstimator[EmptyState]):
 
 def draw_noise(key: PRNGKeyArray, proposal: AbstractProposal, x: PyTree, num_samples: int) -> PyTree:
     """K noises per datapoint; on the same key they make the very z that `draw_iid` draws."""
+    if isinstance(proposal, AbstractBatchReparameterizedProposal):
+        return proposal.noise_batch(key, x, num_samples)
     num_rows = jax.tree.leaves(x)[0].shape[0]
     return draw_grid(key, lambda k, _: proposal.noise(k), x, num_rows, num_samples)  # type: ignore[attr-defined]
+
+
+def transform_noise(proposal: Any, noise: PyTree, x: PyTree) -> PyTree:
+    """The draws that `draw_noise` stands for, (b, K, ...), differentiable in the proposal."""
+    if isinstance(proposal, AbstractBatchReparameterizedProposal):
+        return proposal.transform_batch(noise, x)
+    return each(lambda x, noise: proposal.transform(noise, x), x, noise)
 
 
 def freeze(tree: Frozen) -> Frozen:

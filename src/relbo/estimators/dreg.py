@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
 from relbo._types import Batch, Bound, EmptyState, Info, Pair
-from relbo.estimators._score import plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
+from relbo.estimators._score import log_densities, plain_info
+from relbo.estimators._surrogate import AbstractNoiseEstimator, freeze, transform_noise
 from relbo.models.base import AbstractProposal, AbstractReparameterizedProposal
 
 
@@ -46,14 +46,10 @@ class DReG(AbstractNoiseEstimator):
         self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
     ) -> tuple[Float[Array, " b"], EmptyState, Info]:
         """Log p at fixed z for theta, the log weight along the path for phi."""
-        constant = freeze(pair)
-
-        def one(x: PyTree, noise: PyTree) -> tuple[Array, Array]:
-            z = pair.proposal.transform(noise, x)  # type: ignore[attr-defined]
-            path = constant.model.log_joint(x, z) - constant.proposal.log_prob(z, x)
-            return pair.model.log_joint(x, freeze(z)), path
-
-        log_p, path = each(one, batch.x, draws)
+        z = transform_noise(pair.proposal, draws, batch.x)
+        log_p, _ = log_densities(pair, batch.x, freeze(z))
+        constant_p, constant_q = log_densities(freeze(pair), batch.x, z)
+        path = constant_p - constant_q
         log_w = jax.lax.stop_gradient(path)
         weights = jax.nn.softmax(log_w, axis=-1)
         values = jnp.sum(weights * log_p + jnp.square(weights) * path, axis=-1)

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
 from relbo._types import Batch, Bound, EmptyState, Info, Pair
-from relbo.estimators._score import plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
+from relbo.estimators._score import log_densities, plain_info
+from relbo.estimators._surrogate import AbstractNoiseEstimator, freeze, transform_noise
 from relbo.models.base import AbstractProposal, AbstractReparameterizedProposal
 
 
@@ -46,12 +46,9 @@ class Pathwise(AbstractNoiseEstimator):
         self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
     ) -> tuple[Float[Array, " b"], EmptyState, Info]:
         """The log weight along the path."""
+        z = transform_noise(pair.proposal, draws, batch.x)
         scorer = freeze(pair.proposal) if self.drop_score else pair.proposal
-
-        def one(x: PyTree, noise: PyTree) -> Array:
-            z = pair.proposal.transform(noise, x)  # type: ignore[attr-defined]
-            return pair.model.log_joint(x, z) - scorer.log_prob(z, x)
-
-        log_w = each(one, batch.x, draws)
+        log_p, log_q = log_densities(Pair(pair.model, scorer), batch.x, z)
+        log_w = log_p - log_q
         info = plain_info(bounds.elbo(jax.lax.stop_gradient(log_w)), self.num_samples)
         return jnp.mean(log_w, axis=-1), state, info

@@ -112,6 +112,18 @@ class AbstractReparameterizedProposal(AbstractProposal):
         return self.transform(self.noise(key), x)
 
 
+class AbstractBatchReparameterizedProposal(AbstractBatchProposal, AbstractReparameterizedProposal):
+    """A differentiable function of noise that is best computed for all rows of a batch together."""
+
+    @abc.abstractmethod
+    def noise_batch(self, key: PRNGKeyArray, x: PyTree, num_samples: int) -> PyTree:
+        """Noise for K draws of all rows, of any shape that `transform_batch` takes."""
+
+    @abc.abstractmethod
+    def transform_batch(self, noise: PyTree, x: PyTree) -> PyTree:
+        """The draws that the noise makes, (b, K, ...), differentiable in phi."""
+
+
 class AbstractBernoulliProposal(AbstractProposal):
     """A proposal made of layers of Bernoulli units, z = (h_1, ..., h_L); all that path-wise estimators need.
 

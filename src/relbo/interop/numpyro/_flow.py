@@ -6,7 +6,7 @@ Newton step from it,
 
     e(phi) = e* - J^-1 (f_phi(e*) - z*),      J = df/de at e*, constant,
 
-has the value e* and, by the implicit function theorem, the derivative of f_phi^-1(z*) in phi. So
+has the value e* and, by the implicit function theorem, the derivatives of f_phi^-1(z*) in phi and in z*. So
 log q(z*) = log base(e(phi)) - log |det df_phi/de| at e(phi) has the right value and the right score.
 """
 
@@ -52,8 +52,8 @@ def _push(fn: dist.TransformedDistribution, noise: Array) -> tuple[Array, list[l
 
 
 def log_prob(fn: dist.TransformedDistribution, draw: Noisy) -> Float[Array, "*s"]:
-    """Log density at the fixed value of the draw."""
-    value, noise = jax.lax.stop_gradient((draw.value, draw.noise))
+    """Log density at the value of the draw, differentiable in the parameters and in the value."""
+    value, noise = draw.value, jax.lax.stop_gradient(draw.noise)
 
     def push_flat(flat: Array) -> Array:
         return _push(fn, flat.reshape(noise.shape))[0].reshape(-1)

@@ -35,6 +35,8 @@ class Layout(NamedTuple):
     """Latents outside the plate, drawn once for all rows."""
     scored: tuple[str, ...]
     """Those of `shared` without a reparameterised sampler."""
+    pathless: tuple[str, ...]
+    """Those of `local` without a reparameterised sampler."""
 
 
 def is_deterministic(site: dict[str, Any]) -> bool:
@@ -53,6 +55,11 @@ def latents_of(program_trace: Trace) -> Trace:
 def frame_of(site: dict[str, Any], plate: str | None) -> Any:
     """The site's frame of the plate, or None if it stands outside."""
     return next((frame for frame in site["cond_indep_stack"] if frame.name == plate), None)
+
+
+def without_path(latents: Trace) -> tuple[str, ...]:
+    """Names of the latents whose sampler is not reparameterised."""
+    return tuple(name for name, site in latents.items() if not site["fn"].has_rsample)
 
 
 def run_guide(guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dict[str, Any]) -> Trace:
@@ -132,7 +139,7 @@ def find_layout(
     plate = None if wanted == WHOLE else choose_plate(latents, wanted)
     local = {name: site for name, site in latents.items() if frame_of(site, plate) is not None}
     if plate is None or leaks(plate, tuple(local)):
-        return Layout(None, 1, 1, dict.fromkeys(latents, 0), (), ())
+        return Layout(None, 1, 1, dict.fromkeys(latents, 0), (), (), without_path(latents))
     axes = {name: frame_of(site, plate).dim - site["fn"].event_dim for name, site in local.items()}
     shared = {name: site for name, site in latents.items() if name not in local}
     index = plates_of(guide_trace)[plate]
@@ -142,7 +149,8 @@ def find_layout(
         num_data=guide_trace[plate]["args"][0],
         local=axes,
         shared=tuple(shared),
-        scored=tuple(name for name, site in shared.items() if not site["fn"].has_rsample),
+        scored=without_path(shared),
+        pathless=without_path(local),
     )
 
 

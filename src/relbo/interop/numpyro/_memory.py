@@ -1,7 +1,8 @@
 """Estimators in a step that can neither look back nor leave anything behind."""
 
 import dataclasses
-from typing import Any
+import warnings
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
@@ -57,11 +58,25 @@ class Anew(AbstractThreshold[FixedState]):
         return jnp.zeros(index.shape, jnp.int32)
 
 
+def warn_of_forgetting(estimator: AbstractEstimator) -> None:
+    """Says once, where thresholds cannot be kept, what that costs and what to do."""
+    if _has_threshold(estimator) and not isinstance(estimator.threshold, Fixed):
+        warnings.warn(
+            "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
+            "extra draws. Use relbo.interop.numpyro.SVI, which takes the same arguments and keeps them.",
+            stacklevel=2,
+        )
+
+
+def _has_threshold(estimator: AbstractEstimator) -> TypeGuard[AbstractResampledEstimator | VRSAll]:
+    return isinstance(estimator, AbstractResampledEstimator | VRSAll)
+
+
 def without_memory(
     estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, num_data: int
 ) -> tuple[AbstractEstimator, Any]:
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
-    if isinstance(estimator, AbstractResampledEstimator | VRSAll):
+    if _has_threshold(estimator):
         if not isinstance(estimator.threshold, Fixed):
             estimator = dataclasses.replace(estimator, threshold=Anew(estimator.threshold))
         return estimator, estimator.init(key, pair, num_data)

@@ -24,11 +24,11 @@ from numpyro.infer.elbo import ELBO
 
 from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
-from relbo._types import Info
+from relbo._types import Info, Pair
 from relbo.estimators import AbstractEstimator
 from relbo.estimators._score import leave_one_out
-from relbo.interop.numpyro._memory import without_memory
-from relbo.interop.numpyro._pair import ProgramProposal, build_batch, build_pair
+from relbo.interop.numpyro._memory import warn_of_forgetting, without_memory
+from relbo.interop.numpyro._pair import PathProposal, build_batch, build_pair
 from relbo.interop.numpyro._program import Program
 
 STATE_SITE = "relbo$state"
@@ -39,7 +39,8 @@ class EstimatorELBO(ELBO):
     """A loss for `SVI` whose value is minus the estimator's bound and whose gradient is the estimator's.
 
     Args:
-        estimator: any relbo estimator that needs no more than draws and log densities of the guide.
+        estimator: any relbo estimator that needs no more than draws and log densities of the guide, or, where the
+            latents of a row have reparameterised samplers, also the path of the draws (`Pathwise`, `DReG`).
         num_shared: draws of the latents outside the row plate; at least 2 if one of them, like any discrete one,
             has no reparameterised sampler.
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
@@ -52,7 +53,7 @@ class EstimatorELBO(ELBO):
         super().__init__()
         if not isinstance(estimator, AbstractEstimator):
             raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
-        if not issubclass(ProgramProposal, estimator.requires):
+        if not issubclass(PathProposal, estimator.requires):
             raise ValueError(
                 f"{type(estimator).__name__} needs an {estimator.requires.__name__}, which a NumPyro guide is not. "
                 "Choose an estimator that needs an AbstractProposal (`relbo list` shows what each needs)."
@@ -67,12 +68,15 @@ class EstimatorELBO(ELBO):
         key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
+        self._check_path(pair, program)
         return self.estimator.init(key_init, pair, program.layout.num_data)
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Minus the bound, with the estimator's gradient attached, and the next mutable state."""
+        if STATE_SITE not in param_map:
+            warn_of_forgetting(self.estimator)
         step = self._step(rng_key, param_map, model, guide, args, kwargs)
         params = {name: param_map[name] for name in step.grads}
         loss = attach_gradient(-step.bound, tree_scale(step.grads, -1.0), params)
@@ -96,6 +100,7 @@ class EstimatorELBO(ELBO):
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
         shared, num_shared = self._draw_shared(key_shared, program, params)
         pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
+        self._check_path(pair, program)
         if STATE_SITE in param_map:
             estimator, state = self.estimator, param_map[STATE_SITE]
         else:
@@ -116,6 +121,14 @@ class EstimatorELBO(ELBO):
         else:
             value = jnp.zeros(())
         return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
+
+    def _check_path(self, pair: Pair, program: Program) -> None:
+        if not isinstance(pair.proposal, self.estimator.requires):
+            raise ValueError(
+                f"{type(self.estimator).__name__} needs latents with a reparameterised sampler, which "
+                f"{list(program.layout.pathless)} do not have. Choose an estimator that needs an AbstractProposal "
+                "(`relbo list` shows what each needs)."
+            )
 
     def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> tuple[dict[str, Array], int]:
         layout = program.layout

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from relbo._types import Batch, Pair
 from relbo.interop.numpyro._program import Parts, Program
-from relbo.models.base import AbstractBatchModel, AbstractBatchProposal
+from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractBatchReparameterizedProposal
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ class ProgramModel(AbstractBatchModel):
         return 1 + sum(value[0].size for value in self.program.observed.values())
 
 
-class ProgramProposal(AbstractBatchProposal):
+class AbstractProgramProposal(AbstractBatchProposal):
     """The NumPyro guide, given values of its parameters and of the shared latents."""
 
     params: dict[str, Any]
@@ -73,18 +73,46 @@ class ProgramProposal(AbstractBatchProposal):
 
     def sample_batch(self, key: PRNGKeyArray, x: Row, num_samples: int) -> PyTree:
         """K draws for all rows."""
-        params = jax.lax.stop_gradient(self.params)
-
-        def one(key: PRNGKeyArray, shared: dict[str, Array]) -> PyTree:
-            return self.program.draw(params, shared, key)[1]
-
         keys = jax.random.split(key, (self.num_shared, num_samples))
-        drawn = jax.vmap(lambda ks, g: jax.vmap(lambda k: one(k, g))(ks))(keys, self.shared)
-        return to_rows(self.program, drawn)
+        return jax.lax.stop_gradient(_draw_all(self, keys))
 
     def log_prob_batch(self, z: PyTree, x: Row) -> Float[Array, "b k"]:
         """Log q of K draws for all rows."""
         return _score_all(self, z).guide
+
+
+class ProgramProposal(AbstractProgramProposal):
+    """A guide that can be drawn from and scored, and no more."""
+
+
+class PathProposal(AbstractProgramProposal, AbstractBatchReparameterizedProposal):
+    """A guide all of whose local latents have a reparameterised sampler; the noise is the key of a run."""
+
+    def noise(self, key: PRNGKeyArray) -> PRNGKeyArray:
+        """The key itself."""
+        return key
+
+    def transform(self, noise: PRNGKeyArray, x: Row) -> PyTree:
+        """Draws one row; costs a run for the whole batch."""
+        number = _number(self, x)
+        keys = jnp.broadcast_to(noise, (self.num_shared, 1))
+        return jax.tree.map(lambda v: v[number, 0], _draw_all(self, keys))
+
+    def noise_batch(self, key: PRNGKeyArray, x: Row, num_samples: int) -> Key[Array, "m k"]:
+        """Keys of K runs for each draw of the shared latents."""
+        return jax.random.split(key, (self.num_shared, num_samples))
+
+    def transform_batch(self, noise: Key[Array, "m k"], x: Row) -> PyTree:
+        """K draws for all rows, differentiable in the parameters and in the shared latents."""
+        return _draw_all(self, noise)
+
+
+def _draw_all(proposal: AbstractProgramProposal, keys: Key[Array, "m k"]) -> dict[str, Any]:
+    def one(key: PRNGKeyArray, shared: dict[str, Array]) -> PyTree:
+        return proposal.program.draw(proposal.params, shared, key)[1]
+
+    drawn = jax.vmap(lambda ks, g: jax.vmap(lambda k: one(k, g))(ks))(keys, proposal.shared)
+    return to_rows(proposal.program, drawn)
 
 
 def to_rows(program: Program, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +141,7 @@ def from_rows(program: Program, z: dict[str, Any], num_shared: int) -> dict[str,
     return {name: jax.tree.map(move(axis), z[name]) for name, axis in program.layout.local.items()}
 
 
-def _score_all(half: ProgramModel | ProgramProposal, z: PyTree) -> Parts:
+def _score_all(half: ProgramModel | AbstractProgramProposal, z: PyTree) -> Parts:
     program = half.program
     local = from_rows(program, z, half.num_shared)
     score = jax.vmap(lambda g, vs: jax.vmap(lambda v: program.score(half.params, g, v))(vs))
@@ -126,11 +154,11 @@ def _score_all(half: ProgramModel | ProgramProposal, z: PyTree) -> Parts:
     return parts._replace(model=flat(parts.model), guide=flat(parts.guide))
 
 
-def _number(half: ProgramModel | ProgramProposal, x: Row) -> Int[Array, ""]:
+def _number(half: ProgramModel | AbstractProgramProposal, x: Row) -> Int[Array, ""]:
     return jnp.floor(x.place * (half.num_shared * half.program.layout.num_rows)).astype(jnp.int32)
 
 
-def _score_one(half: ProgramModel | ProgramProposal, x: Row, z: PyTree) -> Parts:
+def _score_one(half: ProgramModel | AbstractProgramProposal, x: Row, z: PyTree) -> Parts:
     num_rows = half.num_shared * half.program.layout.num_rows
     everywhere = jax.tree.map(lambda v: jnp.broadcast_to(v, (num_rows, 1, *jnp.shape(v))), z)
     parts = _score_all(half, everywhere)
@@ -140,7 +168,8 @@ def _score_one(half: ProgramModel | ProgramProposal, x: Row, z: PyTree) -> Parts
 
 def build_pair(program: Program, params: dict[str, Any], shared: dict[str, Array], num_shared: int) -> Pair:
     """The pair of a program at given parameters and shared latents."""
-    return Pair(ProgramModel(params, shared, num_shared, program), ProgramProposal(params, shared, num_shared, program))
+    proposal = ProgramProposal if program.layout.pathless else PathProposal
+    return Pair(ProgramModel(params, shared, num_shared, program), proposal(params, shared, num_shared, program))
 
 
 def build_batch(program: Program, num_shared: int) -> Batch:
