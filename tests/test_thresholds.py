@@ -60,7 +60,7 @@ def test_quantile_is_infinite_before_the_first_refresh_and_then_per_row():
     t, age, state = visit(threshold, pair, state, [0, 2], keys[4])
     assert float(t[0]) == float(first[0]) and np.isfinite(t[1])
     np.testing.assert_array_equal(age, [1, 0])
-    # step 5 and 6: row 1 becomes 3 steps old and is solved again from other draws
+    # step 5 and 6: three steps after the first refresh all rows are due again
     t, age, state = visit(threshold, pair, state, [1, 3], keys[5])
     assert float(t[0]) == float(first[1]) and int(age[0]) == 2
     np.testing.assert_array_equal(state.refreshed, [3, 3, 4, 5])
@@ -69,7 +69,11 @@ def test_quantile_is_infinite_before_the_first_refresh_and_then_per_row():
     np.testing.assert_array_equal(age, [0, 0])
     np.testing.assert_array_equal(state.refreshed, [6, 6, 4, 5])
     np.testing.assert_array_equal(state.value[2:], old[2:])
-    assert int(state.step) == 7
+    # step 7: row 3 is but 2 steps old, yet its turn has come with the others'
+    t, age, state = visit(threshold, pair, state, [3, 0], keys[7])
+    np.testing.assert_array_equal(age, [0, 1])
+    np.testing.assert_array_equal(state.refreshed, [6, 6, 4, 7])
+    assert int(state.step) == 8
 
 
 def test_quantile_refresh_equals_solve_on_row_keys():

@@ -123,6 +123,13 @@ def test_tuned_controls_leave_no_bias(estimator, widths):
     assert np.abs(z_scores(estimator, state, widths, 200_000, 31)).max() < Z_LIMIT
 
 
+def test_rebar_at_a_fixed_temperature_learns_the_scale_alone():
+    pair = small_sbn((3,))[0]
+    after = trained_state(REBAR(temperature=0.1, learn_temperature=False), pair, 5).controls
+    np.testing.assert_array_equal(after.log_temperature, np.log([0.1]))
+    assert float(after.scale[0]) != 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", [MuProp(), ARM(), DisARM(), DisARM(2)], ids=repr)
 def test_sampled_gradient_is_unbiased(estimator):

@@ -72,11 +72,15 @@ def test_vimco_controls_by_hand():
     np.testing.assert_allclose(arithmetic_without(f), np.log([[2.5, 2.0, 1.5]]), rtol=1e-12)
     geometric = [[(6**0.5 + 2 + 3) / 3, (1 + 3**0.5 + 3) / 3, (1 + 2 + 2**0.5) / 3]]
     np.testing.assert_allclose(geometric_without(f), np.log(geometric), rtol=1e-12)
+    # an impossible draw: the geometric mean of others with it is 0, without it that of the possible ones
+    f = jnp.asarray([[0.0, -1.0, -jnp.inf]])
+    np.testing.assert_allclose(3 * jnp.exp(geometric_without(f)[0]), [np.exp(-1), 1, 1 + np.exp(-1) + np.exp(-0.5)])
 
 
 def test_nvil_by_hand():
     estimator = NVIL(width=2)
-    state = estimator.init(jax.random.key(0), PAIR, 2)._replace(mean=jnp.asarray(0.5), variance=jnp.asarray(4.0))
+    state = estimator.init(jax.random.key(0), PAIR, 2)
+    state = state._replace(mean=jnp.asarray(0.5), variance=jnp.asarray(4.0), has_begun=jnp.asarray(True))
     batch = relbo.Batch(jnp.asarray([0, 1]), jnp.asarray([0, 1]))
     log_w = jnp.asarray([[1.0], [3.0]])  # signals 0 and 2, baseline 0
     step = jax.jit(lambda s: estimator.coefficients(log_w, jnp.zeros_like(log_w), Draws(None), s, batch))
@@ -87,12 +91,17 @@ def test_nvil_by_hand():
     np.testing.assert_allclose([after.mean, after.variance], [0.8 * 0.5 + 0.2 * 1, 0.8 * 4 + 0.2 * 1], rtol=1e-12)
     # the baseline moves towards the signal that is left, whose mean is above c
     assert float(after.baseline.output.bias[0]) > 0
+    # the first step of all has nothing to centre with but itself
+    weights, after, _ = step(state._replace(has_begun=jnp.asarray(False)))
+    np.testing.assert_allclose(weights.proposal, [[-1.0], [1.0]], rtol=1e-12)
+    np.testing.assert_allclose([after.mean, after.variance], [1.0, 1.0], rtol=1e-12)
+    assert bool(after.has_begun)
 
 
 def nvil_state(estimator, scale):
     state = estimator.init(jax.random.key(3), PAIR, 2)
     baseline = jax.tree.map(lambda v: v + 0.7, state.baseline)  # not zero
-    return NVILState(baseline, state.optimiser, jnp.asarray(-1.3), jnp.asarray(scale**2))
+    return NVILState(baseline, state.optimiser, jnp.asarray(-1.3), jnp.asarray(scale**2), jnp.asarray(True))
 
 
 @pytest.mark.parametrize("k", [1, 2])

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from relbo.experiments import table1
+from relbo.experiments.table1_page import markdown
 from relbo.experiments.table1_rows import ARCHITECTURES, ROWS, TABLE
 from relbo.train.config import RunConfig, build_estimator
 from relbo.train.errors import Interrupted, TrainingError
@@ -70,6 +71,7 @@ def test_every_cell_has_an_estimator_and_the_rest_in_common(preset, tmp_path):
         config = cell.config()
         build_estimator(config, 10)
         assert len(config.layers) == len(cell.arch.split("-")) and set(config.layers) == {preset.width}
+        assert config.estimator != "rebar" or config.settings["learning_rate"] == 10 * config.lr
         varying = {"layers", "estimator", "num_samples", "threshold", "settings"}
         common = dataclasses.replace(config, **{name: getattr(preset.common, name) for name in varying})
         assert common == preset.common
@@ -129,7 +131,7 @@ def test_a_stopped_reproduction_goes_on(preset, tmp_path):
 
     results = table1.collect(tmp_path, preset)
     assert [c["row"] for c in results["cells"] if c["evaluation"]] == ["rws-2", "rloo-5"]
-    page = table1.markdown(results, preset.bounds)
+    page = markdown(results, preset.bounds)
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("|")}
     assert f"{found['test']['elbo']['nll']:.2f}" in page and "NOT COMPARABLE" in page
     assert "106.71 test IS-25; 106.63 test RS-25" in page and "112.5 train 1-sample ELBO" in page
@@ -138,6 +140,11 @@ def test_a_stopped_reproduction_goes_on(preset, tmp_path):
     other = dataclasses.replace(preset, common=dataclasses.replace(preset.common, lr=0.5))
     with pytest.raises(ValueError, match="rws-2/200 cannot be resumed with another configuration: lr was 0.001"):
         table1.run(table1.cells(tmp_path, other, ["rws-2"], ["200"]))
+    # a bound more is asked for: what there is still stands in the table
+    wider = dataclasses.replace(preset, bounds=("elbo", "is:5000"))
+    assert [c["row"] for c in table1.collect(tmp_path, wider)["cells"] if c["evaluation"]] == ["rws-2", "rloo-5"]
+    with pytest.raises(ValueError, match="rws-2/200 was made from other contents of its data"):
+        table1.refuse_other_data([first.finished()], "else")
     (first.path / "evaluation.json").write_text("{")
     with pytest.raises(ValueError, match=r"evaluation.json is damaged .*: remove it"):
         table1.collect(tmp_path, preset)
@@ -151,8 +158,13 @@ def test_more_minutes_go_on_and_fewer_are_refused(preset, tmp_path):
     assert cell(1e-9).finished()["step"] == 2  # a chance to stop after each checkpoint
     assert cell(1e9).finished() is None
     assert table1.make(cell(1e9))["step"] == 8
-    with pytest.raises(ValueError, match="a longer time limit than the 1 minutes asked for"):
-        cell(60.0).finished()
+    for name in (
+        "evaluation.json",
+        "cell.json",
+    ):  # as a kill during the evaluation would leave it; what it was made with
+        with pytest.raises(ValueError, match="a longer time limit than the 1 minutes asked for"):
+            table1.make(cell(60.0))
+        (cell(60.0).path / name).unlink()
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(preset, tmp_path, monkeypatch):

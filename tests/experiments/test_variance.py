@@ -1,11 +1,15 @@
 """The arithmetic behind `relbo variance`: what is scaled, what is subtracted, how much is computed at once."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from relbo._types import Batch
+import relbo
+from relbo._types import Batch, Info
+from relbo.data import Dataset
 from relbo.experiments import variance
+from relbo.train.fit import source_of
 from relbo.variance import Comparison, Noise
 
 
@@ -26,6 +30,35 @@ def test_no_signal_is_zero_with_a_limit():
     found = variance.summary(noise, Comparison(noise, noise, jnp.ones(4)), 100, 1)
     assert found["signal_to_noise"] == 0
     assert found["signal_to_noise_standard_error"] == pytest.approx(np.sqrt(np.std([8, 9, 10, 11], ddof=1) / 2e3))
+
+
+def test_without_variance_there_is_no_ratio():
+    noise = Noise(jnp.zeros(4), jnp.zeros(4), jnp.full(4, jnp.nan))
+    found = variance.summary(noise, Comparison(noise, noise, jnp.ones(4)), 100, 1)
+    assert (found["variance"], found["signal_to_noise"]) == (0, None)
+
+
+PAIR = relbo.sbn(jax.random.key(0), (2,), jnp.full(3, 0.5))
+
+
+def test_warm_up_ends_on_the_measured_images():
+    class Remember(relbo.AbstractEstimator):
+        num_samples: int = 1
+        bound = requires = paper = None
+        unbiased = True
+
+        def init(self, key, pair, num_data):
+            return jnp.zeros((2, 3))
+
+        def estimate(self, key, pair, state, batch):
+            return None, batch.x, Info(jnp.zeros(2), jnp.ones(2, bool), jnp.ones(2, jnp.int32))
+
+    gray = np.full((5, 3), 128, np.uint8)
+    source = source_of(Dataset("gray", "gray", gray, gray // 255, gray // 255))
+    batch = Batch(jnp.asarray([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]), jnp.asarray([3, 1]))
+    for seed in range(5):  # binarised anew, they would be the same once in 64 times
+        seen, _ = variance.warm_up(Remember(), jax.random.key(seed), PAIR, jnp.zeros((2, 3)), source, batch, 2)
+        np.testing.assert_array_equal(seen, batch.x)
 
 
 @pytest.mark.parametrize("num_estimates", [40, 500, 997, 10_000])

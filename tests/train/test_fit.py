@@ -148,6 +148,7 @@ def test_time_limit_stops_and_the_run_can_go_on(tmp_path, data, pair):
     out = tmp_path / "run"
     short = relbo.fit(pair, relbo.RLOO(2), data, out=out, max_seconds=1e-9, **options)
     assert (short.stopped, int(short.state.step)) == ("time", 2)
+    assert same(short.best, short.pair) and short.best_bound == short.metrics[-1]["valid_bound"]  # in mid-epoch
     spent = short.metrics[-1]["seconds"]
     again = relbo.fit(pair, relbo.RLOO(2), data, out=out, resume=True, max_seconds=spent, **options)
     assert (again.stopped, int(again.state.step)) == ("time", 2)  # what was spent before counts

@@ -44,11 +44,13 @@ def table1(
     """
     from relbo.experiments import report
     from relbo.experiments import table1 as experiment
+    from relbo.experiments.table1_page import markdown
     from relbo.train.errors import Interrupted, TrainingError
     from relbo.train.log import write_json
 
     chosen = preset_of(preset, data=data, minutes=minutes, is_5000=is_5000)
     cells = experiment.cells(out, chosen, only, arch)
+    experiment.collect(out, chosen)  # refuses cells of other settings anywhere in the table before any is trained
     report.output_directory(out)
     start = time.perf_counter()
 
@@ -58,12 +60,12 @@ def table1(
 
     try:
         failures = experiment.run(cells, data_dir=data_dir, on_stage=say, progress=sys.stderr.isatty() and not quiet)
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         typer.echo("Stopped, saved. Give the same command again to go on.", err=True)
         sys.exit(130)
     results = experiment.collect(out, chosen)
     write_json(out / "table1.json", results)
-    (out / "table1.md").write_text(experiment.markdown(results, chosen.bounds), encoding="utf-8")
+    (out / "table1.md").write_text(markdown(results, chosen.bounds), encoding="utf-8")
     print_sheets(results, chosen.bounds)
     typer.echo(f"wrote {out / 'table1.json'} and {out / 'table1.md'}", err=True)
     if failures:
@@ -93,7 +95,7 @@ def preset_of(name: str, *, data: str | None, minutes: float | None, is_5000: bo
 
 def print_sheets(results: dict[str, Any], bounds: tuple[str, ...]) -> None:
     """Prints the tables of all architectures, and how to read them."""
-    from relbo.experiments.table1 import READING, footnotes, sheets
+    from relbo.experiments.table1_page import READING, footnotes, sheets
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:

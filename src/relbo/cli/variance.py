@@ -28,6 +28,10 @@ Baselines, controls and thresholds are warmed up first, with the parameters held
 """
 
 
+WIDTH = 132
+"""Of the table, in characters."""
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command("variance", help=EXAMPLES)(variance)
@@ -82,6 +86,8 @@ def variance(
         num_warmup=warmup,
         batch_size=batch_size,
         threshold=threshold or config.threshold,
+        acceptance=config.acceptance,
+        num_draws=config.num_draws,
         seed=seed,
     )
     console = Console(stderr=True)
@@ -126,21 +132,24 @@ def print_variances(found: dict[str, Any]) -> None:
             ),
         )
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no edge to wrap at
+    console.width = max(console.width, WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
     console.print(table)
     for line in (
         f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
         "standard error. Variance: total over coordinates.",
         f"draws: num_samples, chosen to spend {settings['num_proposals']} proposals; proposals: the mean spent (random "
-        f"with rejection, at {settings['threshold']}). Variance and ratio are scaled to exactly "
-        f"{settings['num_proposals']}.",
+        f"with rejection, at {settings['threshold']}, acceptance {settings['acceptance']}). Variance and ratio are "
+        f"scaled to exactly {settings['num_proposals']}.",
         f"Baselines, controls and thresholds took {settings['num_warmup']} steps before, the parameters held fixed.",
         "Bounds differ, and with them what the gradient is of; the ratio does not depend on the gradient's scale.",
     ):
         console.print(line, soft_wrap=True)
 
 
-def value_with_error(value: float, error: float) -> str:
+def value_with_error(value: float | None, error: float | None) -> str:
     """Three digits, and the standard error relative to it; of 0, what it may be at the most."""
+    if value is None or error is None:
+        return "-"
+    if value == error == 0:
+        return "0"
     return f"{value:#.3g} +- {error / value:.1%}" if value > 0 else f"< {math.sqrt(2) * error:.1g}"

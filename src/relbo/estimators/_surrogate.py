@@ -91,8 +91,3 @@ def freeze(tree: Frozen) -> Frozen:
 def each(function: Callable[..., Any], x: PyTree, *draws: PyTree) -> Any:
     """`function(x, *draws)` of one datapoint and one draw, for all b datapoints and their K draws."""
     return jax.vmap(lambda x, *row: jax.vmap(lambda *one: function(x, *one))(*row))(x, *draws)
-
-
-def log_weight(pair: Pair, x: PyTree, z: PyTree) -> Float[Array, ""]:
-    """Log p(x, z) - log q(z | x) of one draw."""
-    return pair.model.log_joint(x, z) - pair.proposal.log_prob(z, x)

@@ -10,7 +10,8 @@ the paper's estimator of the ELBO; for K > 1 it is the multi-sample NVIL that VI
 
 C, c and sigma are those of the steps before, so the expected phi-gradient is the exact one divided by
 max(1, sigma): the right direction but another length, hence `unbiased = False`. (The paper renews c and sigma with
-the very batch that they centre, which adds a small bias of direction.)
+the very batch that they centre, which adds a small bias of direction; here only the first step does so, as it has no
+other. Uncentred, it would be so large that Adam remembered it for a thousand steps.)
 
 References:
     Mnih and Gregor (2014), "Neural variational inference and learning in belief networks",
@@ -24,7 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from relbo import bounds
 from relbo._check import is_int, is_real, require
@@ -44,6 +45,8 @@ class NVILState(NamedTuple):
     """c, running mean of the signal minus C(x), in nats."""
     variance: Float[Array, ""]
     """sigma^2, its running variance."""
+    has_begun: Bool[Array, ""]
+    """Whether mean and variance are those of earlier steps."""
 
 
 class NVIL(AbstractIndependentEstimator[NVILState]):
@@ -82,7 +85,7 @@ class NVIL(AbstractIndependentEstimator[NVILState]):
         dtype = float_type(pair)
         baseline = Perceptron.create(key, observation_size(pair.model), [self.width], dtype)
         zero = jnp.zeros((), dtype)
-        return NVILState(baseline, optax.adam(self.learning_rate).init(baseline), zero, zero)
+        return NVILState(baseline, optax.adam(self.learning_rate).init(baseline), zero, zero, jnp.zeros((), bool))
 
     def coefficients(
         self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: NVILState, batch: Batch
@@ -95,14 +98,12 @@ class NVIL(AbstractIndependentEstimator[NVILState]):
         features = jax.vmap(lambda x: flat(x, log_w.dtype))(batch.x)
         baseline, pull_back = jax.vjp(lambda network: jax.vmap(network.value)(features), state.baseline)
         residual = signal - baseline[:, None]
-        centred = (residual - state.mean) / jnp.maximum(1, jnp.sqrt(state.variance))
+        now = jnp.stack([jnp.mean(residual), jnp.var(residual)])
+        before = jnp.where(state.has_begun, jnp.stack([state.mean, state.variance]), now)
+        centred = (residual - before[0]) / jnp.maximum(1, jnp.sqrt(before[1]))
 
         (gradient,) = pull_back(-jnp.mean(centred, axis=1) / log_w.shape[0])  # of the mean of half the squares
         network, optimiser = adam_step(optax.adam(self.learning_rate), gradient, state.baseline, state.optimiser)
-        state = NVILState(
-            network,
-            optimiser,
-            mean=self.decay * state.mean + (1 - self.decay) * jnp.mean(residual),
-            variance=self.decay * state.variance + (1 - self.decay) * jnp.var(residual),
-        )
+        mean, variance = self.decay * before + (1 - self.decay) * now
+        state = NVILState(network, optimiser, mean, variance, jnp.ones((), bool))
         return Coefficients(normalised, centred), state, plain_info(bound, self.num_samples)

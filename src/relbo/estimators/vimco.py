@@ -60,9 +60,10 @@ class VIMCO(AbstractWeightEstimator):
 
 def geometric_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
     """L_(-k), the bound with f_k replaced by the mean of the other log weights."""
-    size = f.shape[-1]
-    others = (jnp.sum(f, axis=-1, keepdims=True) - f) / (size - 1)
-    return bounds.iwae(jnp.where(jnp.eye(size, dtype=bool), others[:, :, None], f[:, None, :]))
+    itself = jnp.eye(f.shape[-1], dtype=bool)
+    # summed without f_k rather than less f_k, which may be -inf
+    others = jnp.sum(jnp.where(itself, 0, f[:, None, :]), axis=-1) / (f.shape[-1] - 1)
+    return bounds.iwae(jnp.where(itself, others[:, :, None], f[:, None, :]))
 
 
 def arithmetic_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:

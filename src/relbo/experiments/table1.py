@@ -3,7 +3,8 @@
 A cell is a method on an architecture, and a run directory of `relbo train` at OUT/ROW/ARCHITECTURE with its
 `evaluation.json`. All cells share data, initialisation, optimiser, number of epochs (or of seconds) and evaluation. A
 stopped reproduction goes on where it was: cells that are finished are not touched, others go on from their last
-checkpoint.
+checkpoint. What a cell is asked for stands in its `cell.json` from before its first step, so that no cell is taken for
+one of other settings, whenever it was stopped.
 """
 
 import dataclasses
@@ -17,8 +18,9 @@ import equinox as eqx
 import jax
 
 import relbo
+from relbo import data as datasets
 from relbo.compare import rejection_of
-from relbo.evaluate import BoundName, evaluate
+from relbo.evaluate import evaluate
 from relbo.experiments.table1_rows import ARCHITECTURES, ROWS, Row
 from relbo.train.config import RunConfig
 from relbo.train.errors import Interrupted, TrainingError, runtime_message
@@ -27,6 +29,7 @@ from relbo.train.log import write_json
 from relbo.train.runs import Run, open_run, train_run
 
 MNIST = "binarized-mnist"
+PUBLISHED_EPOCHS = 5_000
 BOUNDS = ("elbo", "is:25", "rs:25")
 LONG = "is:5000"
 """The bound that is all but the likelihood."""
@@ -50,24 +53,37 @@ class Preset:
     checkpoint_every: int | None = None
 
     def is_comparable(self) -> bool:
-        """Whether the networks and the data are those of the published numbers."""
-        return self.common.data == MNIST and self.width == 200
+        """Whether the networks, the data and the length of training are those of the published numbers."""
+        return not self._differences()
+
+    def _differences(self) -> list[str]:
+        is_long = self.max_seconds is None and self.common.epochs >= PUBLISHED_EPOCHS
+        return [
+            *([] if self.common.data == MNIST else ["other images"]),
+            *([] if self.width == 200 else ["other networks"]),
+            *([] if is_long else ["far shorter training"]),
+        ]
 
     def note(self) -> str:
         """What the numbers are."""
-        mine = f"Ours: {self.common.data}, {self.width} units a layer; {self.about}."
-        if self.is_comparable():
-            return f"{mine} Published: {MNIST}, 200 units a layer."
+        length = f"{self.common.epochs} epochs" if self.max_seconds is None else f"{self.max_seconds / 60:g} minutes"
+        mine = (
+            f"Ours: {self.common.data}, {self.width} units a layer, Adam at {self.common.lr:g}, {length} of training a "
+            f"cell; {self.about}. Published: {MNIST}, 200 units a layer, millions of steps."
+        )
+        differences = self._differences()
+        if not differences:
+            return mine
         return (
-            f"{mine} Published: {MNIST}, 200 units a layer. The two are NOT COMPARABLE: other images, other networks. "
-            "The published numbers stand here for their metrics."
+            f"{mine} The two are NOT COMPARABLE: {', '.join(differences)}. The published numbers stand here for their "
+            "metrics."
         )
 
 
 PRESETS = {
     "smoke": Preset(
         "smoke",
-        "10 epochs: enough to see that everything runs, too few to rank methods",
+        "enough to see that everything runs, too little to rank methods",
         RunConfig(lr=3e-3, epochs=10, refresh_epochs=2.0, valid_every=5, valid_bound="is:25"),
         width=50,
         repeats=1,
@@ -76,13 +92,14 @@ PRESETS = {
     "budget": Preset(
         "budget",
         "the same training seconds for every cell",
-        RunConfig(data=MNIST, lr=1e-3, epochs=5_000, refresh_epochs=1.0, valid_bound="is:25"),
+        # 100 draws behind each threshold would take half of the time
+        RunConfig(data=MNIST, lr=1e-3, epochs=5_000, num_draws=20, refresh_epochs=10.0, valid_bound="is:25"),
         repeats=1,  # RS-25 on 10,000 images takes minutes
         max_seconds=300.0,
     ),
     "paper": Preset(
         "paper",
-        "the paper's protocol: batches of 50, Adam at 3e-4, 5,000,000 steps, thresholds every 100,000 steps",
+        "the paper's protocol: batches of 50, thresholds every 100 epochs",
         RunConfig(data=MNIST, lr=3e-4, epochs=5_000, refresh_epochs=100.0, valid_every=10, valid_bound="is:25"),
         bounds=(*BOUNDS, LONG),
         checkpoint_every=10_000,
@@ -107,34 +124,60 @@ class Cell:
     def config(self) -> RunConfig:
         """What is trained."""
         layers = (self.preset.width,) * (1 + self.arch.count("-"))
-        return dataclasses.replace(self.preset.common, layers=layers, estimator=self.row.estimator, **self.row.settings)
+        config = dataclasses.replace(
+            self.preset.common, layers=layers, estimator=self.row.estimator, **self.row.settings
+        )
+        if self.row.estimator == "rebar":  # as in its published code
+            config = dataclasses.replace(config, settings={**config.settings, "learning_rate": 10 * config.lr})
+        return config
 
     def asked(self) -> dict[str, Any]:
         """What a resumed reproduction may extend."""
         return {"epochs": self.config().epochs, "max_seconds": self.preset.max_seconds, "repeats": self.preset.repeats}
 
-    def finished(self) -> dict[str, Any] | None:
-        """The evaluation of the cell, if it is all that is asked for.
+    def begin(self) -> None:
+        """Writes down what the cell is, before it is trained."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "cell.json", {"identity": self.config().identity(), "asked": self.asked()})
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """What was found, be it all that is asked for or not.
 
         Raises:
-            ValueError: it was made with other settings, or with a longer training time than is asked for.
+            ValueError: the cell has other settings, or a longer training time than is asked for.
         """
-        file = self.path / "evaluation.json"
-        if not file.exists():
-            return None
-        try:
-            found = json.loads(file.read_text())
-            done, identity, bounds = found["asked"], found["identity"], found["test"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is damaged ({error!r}): remove it, and the cell is evaluated again.") from error
-        refuse_other_run(self.path, identity, self.config().identity())
+        begun, found = (_read(self.path / name, "identity", "asked") for name in ("cell.json", "evaluation.json"))
         limit = self.preset.max_seconds
-        if limit is not None and (done["max_seconds"] or math.inf) > limit:
-            raise ValueError(
-                f"{self.path} has been trained with a longer time limit than the {limit / 60:g} minutes asked for: "
-                "choose another --out."
-            )
-        return found if done == self.asked() and set(self.preset.bounds) <= bounds.keys() else None
+        for record in (begun, found):
+            if record is None:
+                continue
+            refuse_other_run(self.path, record["identity"], self.config().identity())
+            if limit is not None and (record["asked"]["max_seconds"] or math.inf) > limit:
+                raise ValueError(
+                    f"{self.path} has been trained with a longer time limit than the {limit / 60:g} minutes asked for: "
+                    "choose another --out."
+                )
+        return found
+
+    def finished(self) -> dict[str, Any] | None:
+        """What was found, if it is all that is asked for."""
+        found = self.evaluation()
+        is_all = (
+            found is not None and found["asked"] == self.asked() and set(self.preset.bounds) <= found["test"].keys()
+        )
+        return found if is_all else None
+
+
+def _read(file: Path, *fields: str) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    try:
+        found = json.loads(file.read_text())
+        for field in fields:
+            found[field]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is damaged ({error!r}): remove it, and the cell is evaluated again.") from error
+    return found
 
 
 def cells(out: Path, preset: Preset, only: Sequence[str] = (), architectures: Sequence[str] = ()) -> list[Cell]:
@@ -171,10 +214,13 @@ def run(
         For each cell that failed, its label and the reason; the others are finished.
 
     Raises:
-        ValueError: a directory holds a cell of other settings.
+        ValueError: a directory holds a cell of other settings or other data.
         Interrupted: Ctrl-C; what was trained is saved.
     """
+    done = [found for cell in chosen if (found := cell.finished()) is not None]
     waiting = [cell for cell in chosen if cell.finished() is None]
+    if done:
+        refuse_other_data(done, datasets.load(chosen[0].preset.common.data, data_dir).fingerprint)
     if len(waiting) < len(chosen):
         on_stage(f"{len(chosen) - len(waiting)} of {len(chosen)} cells are finished already")
     failures = {}
@@ -190,8 +236,20 @@ def run(
     return failures
 
 
+def refuse_other_data(evaluations: Sequence[dict[str, Any]], fingerprint: str) -> None:
+    """Raises if a cell was made from other contents of the data."""
+    for found in evaluations:
+        if found["data_fingerprint"] != fingerprint:
+            raise ValueError(
+                f"the cell {found['row']}/{found['architecture']} was made from other contents of its data than there "
+                "are now: choose another --out."
+            )
+
+
 def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) -> dict[str, Any]:
     """Trains, or goes on training, and evaluates one cell."""
+    cell.evaluation()  # refuses a cell of other settings
+    cell.begin()
     result = train_run(
         cell.config(),
         cell.path,
@@ -209,6 +267,7 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
         "architecture": cell.arch,
         "identity": cell.config().identity(),
         "asked": cell.asked(),
+        "data_fingerprint": opened.data.fingerprint,
         "step": opened.step,
         "seconds": opened.record["seconds"],
         "num_proposals": opened.record["num_proposals"],
@@ -259,80 +318,8 @@ def collect(out: Path, preset: Preset) -> dict[str, Any]:
                 "architecture": cell.arch,
                 "layers": list(cell.config().layers),
                 "published": [dataclasses.asdict(number) for number in cell.row.published.get(cell.arch, ())],
-                "evaluation": cell.finished(),
+                "evaluation": cell.evaluation(),
             }
             for cell in cells(out, preset)
         ],
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Sheet:
-    """The table of one architecture, as text."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-def sheets(results: dict[str, Any], bounds: Sequence[str]) -> list[Sheet]:
-    """The table, an architecture at a time."""
-    names = [str(BoundName.parse(bound)) for bound in bounds]
-    columns = [("train", "elbo", "train ELBO")] + [("test", name, _heading(name)) for name in names]
-    made = []
-    for arch in ARCHITECTURES:
-        chosen = [cell for cell in results["cells"] if cell["architecture"] == arch]
-        rows = []
-        for cell in chosen:
-            row, found = ROWS[cell["row"]], cell["evaluation"]
-            rows.append(
-                (
-                    cell["row"],
-                    row.label,
-                    "; ".join(number.text() for number in row.published.get(arch, ())) or "-",
-                    *(_number(found, "nll", split, name) for split, name, _ in columns),
-                    _number(found, "proposals_per_datapoint"),
-                    _number(found, "seconds"),
-                )
-            )
-        layers = "-".join(str(width) for width in chosen[0]["layers"])
-        headings = ("row", "method", "published", *(text for _, _, text in columns), "proposals", "seconds")
-        made.append(Sheet(arch if layers == arch else f"{arch} (ours: {layers})", headings, rows))
-    return made
-
-
-def _heading(name: str) -> str:
-    return name.upper().replace(":", "-")
-
-
-def _number(found: dict[str, Any] | None, field: str, *place: str) -> str:
-    for key in (*place, field):
-        found = None if found is None else found.get(key)
-    return "-" if found is None else f"{found:.2f}"
-
-
-READING = (
-    "Nats, lower is better. Published numbers with their true metric: those of the paper's Table 1, and in brackets "
-    "others of the same models. The caption of Table 1 calls all of them test NLL; in fact its 1-sample ELBOs are on "
-    "the training images. NLL: a likelihood from many samples, their number not verified.",
-    "Ours: 1-sample ELBO on as many training images as there are test images; ELBO, IS-25 and RS-25 on the test "
-    "images, parameters by validation. RS with the method's own thresholds, for others the 0.9 quantile; standard "
-    "errors are in table1.json. Proposals: per datapoint and step, the mean. Seconds: of training.",
-)
-
-
-def footnotes() -> list[str]:
-    """Sources and reservations of the published numbers."""
-    numbers = [number for row in ROWS.values() for entries in row.published.values() for number in entries]
-    sources = dict.fromkeys(f"{n.split} {n.metric}: {n.source}" for n in numbers)
-    starred = [f"* {n.nll:g}: {n.note}." for n in numbers if n.note]
-    return ["Sources. " + "; ".join(sources) + ".", *starred]
-
-
-def markdown(results: dict[str, Any], bounds: Sequence[str]) -> str:
-    """The table as a page."""
-    parts = [f"# Table 1, preset {results['preset']}", results["note"], *READING]
-    for sheet in sheets(results, bounds):
-        lines = [sheet.headings, ("---",) * len(sheet.headings), *sheet.rows]
-        parts += [f"## {sheet.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
-    return "\n\n".join([*parts, *footnotes()]) + "\n"

@@ -29,11 +29,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 import relbo
 from relbo._check import is_int, require
-from relbo._types import Batch, Pair
+from relbo._types import Batch, EmptyState, Pair
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
 from relbo.estimators.base import check_requirement
@@ -60,7 +60,9 @@ class Settings:
     num_warmup: int = 500
     batch_size: int = 50
     threshold: str = "quantile:0.9"
-    """For estimators with rejection, as in `RunConfig`."""
+    """For estimators with rejection, as in `RunConfig`; so are the next two."""
+    acceptance: str = "soft:1.0"
+    num_draws: int = 100
     seed: int = 0
 
     def check(self, num_data: int) -> None:
@@ -75,7 +77,7 @@ class Settings:
             f"an integer from 1 to the {num_data} training datapoints",
             self.batch_size,
         )
-        require(is_int(self.seed, at_least=0), "seed", "an integer >= 0", self.seed)
+        require(is_int(self.seed, at_least=0) and self.seed < 2**32, "seed", "an integer from 0 to 2^32 - 1", self.seed)
 
 
 def usable(pair: Pair) -> list[str]:
@@ -122,6 +124,8 @@ def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
         estimator=name,
         num_samples=num_samples,
         threshold=settings.threshold,
+        acceptance=settings.acceptance,
+        num_draws=settings.num_draws,
         refresh_epochs=float(settings.num_warmup),
     )
     return build_estimator(config, steps_per_epoch=1)
@@ -136,7 +140,7 @@ def measure(name: str, pair: Pair, source: Source, settings: Settings) -> dict[s
 
     index = epoch_order(key_rows, 0, num_data)[: settings.batch_size]
     batch = Batch(source.transform(key_rows, source.train[index]), index)
-    num_random = settings.num_warmup if jax.tree.leaves(state) else 0
+    num_random = 0 if isinstance(state, EmptyState) else settings.num_warmup
     state, spent = warm_up(estimator, key_warmup, pair, state, source, batch, num_random)
     # what a draw costs is known now; no state depends on the number of draws
     num_samples = round(settings.num_proposals**2 / float(spent))
@@ -189,15 +193,17 @@ def warm_up(
     index = jax.random.randint(key_rows, size, 0, len(source.train), batch.index.dtype)
     index = jnp.concatenate([index, batch.index[None]])
 
-    def step(state: Any, args: tuple[Array, Array]) -> tuple[Any, Array]:
-        rows, key = args
+    def step(state: Any, args: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+        rows, key, is_last = args
         key_data, key_estimate = jax.random.split(key)
-        x = source.transform(key_data, source.train[rows])
+        # gray images are binarised at every visit, but T is to be that of the very images that are measured
+        x = jnp.where(is_last, batch.x, source.transform(key_data, source.train[rows]))
         _, state, info = estimator.estimate(key_estimate, pair, state, Batch(x, rows))
         return state, jnp.mean(info.num_proposals.astype(info.bound.dtype))
 
     keys = jax.random.split(key_steps, num_random + 1)
-    state, spent = jax.lax.scan(step, state, (index, keys))
+    is_last = jnp.arange(num_random + 1) == num_random
+    state, spent = jax.lax.scan(step, state, (index, keys, is_last))
     return state, spent[-1]
 
 
@@ -211,14 +217,21 @@ def grouping(settings: Settings, num_parameters: int, batch: Batch) -> tuple[int
     return num_chunks * chunk, chunk
 
 
-def summary(noise: Noise, groups: Comparison, per_group: int, budget: int) -> dict[str, float]:
+def summary(noise: Noise, groups: Comparison, per_group: int, budget: int) -> dict[str, float | None]:
     """Variance and signal-to-noise ratio at the budget, with standard errors.
 
     A ratio of 0 says that no signal was found; its standard error is the ratio that one standard error of the squared
-    mean would make.
+    mean would make. Without any variance there is no ratio: None.
     """
     variance = np.asarray(noise.total_variance, float)
     scale = float(np.mean(groups.num_proposals)) / budget
+    if variance.mean() == 0:
+        return {
+            "variance": 0.0,
+            "variance_standard_error": 0.0,
+            "signal_to_noise": None,
+            "signal_to_noise_standard_error": None,
+        }
     signal = np.square(np.asarray(noise.signal_to_noise, float)) * variance - variance / per_group
     ratio = math.sqrt(max(signal.mean() / (variance.mean() * scale), 0.0))
     error = standard_error(signal) / (variance.mean() * scale)
@@ -236,7 +249,7 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def plot(results: dict[str, Any], path: Path) -> Path:
-    """Draws variance and signal-to-noise of theta and phi: a line for each estimator; ratios of 0 are not drawn."""
+    """Draws variance and signal-to-noise of theta and phi: a line for each estimator; what is 0 is not drawn."""
     rows = results["estimators"]
     height = np.arange(len(rows))[::-1]
     figure, panels = report.new_figure(10.5, 1.1 + 0.24 * len(rows), 4, sharey=True)
@@ -248,7 +261,7 @@ def plot(results: dict[str, Any], path: Path) -> Path:
             chosen = [
                 (y, row[part][name], row[part][f"{name}_standard_error"])
                 for y, row in zip(height, rows, strict=True)
-                if row["unbiased"] == unbiased and row[part][name] > 0
+                if row["unbiased"] == unbiased and (row[part][name] or 0) > 0
             ]
             if chosen:
                 y, value, error = zip(*chosen, strict=True)
@@ -258,7 +271,11 @@ def plot(results: dict[str, Any], path: Path) -> Path:
                 )
         axes.set_xscale("log")
         decades = np.subtract(*np.log10(axes.get_xlim()[::-1]))
-        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 2, 5)))
+        axes.xaxis.set_major_locator(
+            LogLocator(subs=(1,) if decades > 2 else (1, 2, 5))
+            if decades > 0.7
+            else MaxNLocator(3, steps=[1, 2, 5, 10])
+        )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(words[name].format(symbols[part]), fontsize=8)

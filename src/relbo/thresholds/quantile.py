@@ -28,8 +28,10 @@ class QuantileState(NamedTuple):
 class Quantile(AbstractThreshold[QuantileState]):
     r"""T_gamma(x), the gamma quantile of log q - log p under q, so that a >= 1/2 with probability gamma.
 
-    As in the paper (Algorithm 2), T = +inf for the first `every` steps (plain RLOO); after that a row is refreshed
-    at its first visit once its threshold is `every` steps old. gamma does not set the cost: only
+    As in the paper (Algorithm 2), T = +inf for the first `every` steps (plain RLOO); after each further `every` steps
+    a row is refreshed at its next visit. So all rows are refreshed in the same epoch, whatever their order: batches
+    with a few rows that are due, which cost as much as batches of them, do not spread over the others. gamma does
+    not set the cost: only
     gamma/2 <= Z_R <= (1 + gamma)/2 holds (docs/errata.md, E13). Use `Rate` for that.
 
     Draws with log p = -inf count as infinitely bad; should the quantile itself be infinite, the largest finite
@@ -63,9 +65,9 @@ class Quantile(AbstractThreshold[QuantileState]):
         batch: Batch,
         acceptance: AbstractAcceptance,
     ) -> tuple[Float[Array, " b"], QuantileState]:
-        """Refreshes the rows whose T is `every` steps old; costs nothing when there is none."""
+        """Refreshes the rows not visited since `step` last was a multiple of `every`; nothing is drawn for none."""
         index = checked_rows(batch.index, state.value.shape[0])
-        stale = self.age(state, index) >= self.every
+        stale = state.step // self.every > state.refreshed[index] // self.every
         t = solve_where(stale, state.value[index], self, key, pair, batch, acceptance)
         return t, state._replace(
             value=state.value.at[index].set(t),

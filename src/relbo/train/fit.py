@@ -129,7 +129,8 @@ def fit(
         valid_bound: bound by which the best parameters are chosen.
         valid_every: epochs between validations.
         patience: stop after this many validations without a better bound; None never does.
-        max_seconds: stop once the steps have taken this long, those of a resumed run included; None never does.
+        max_seconds: stop, and validate, once the steps have taken this long, those of a resumed run included; None
+            never does.
         out: run directory; None keeps everything in memory.
         resume: go on from the last checkpoint in `out`.
         checkpoint_every: steps between checkpoints; by default an epoch.
@@ -195,7 +196,8 @@ def fit(
             stop = min(total, (epoch + 1) * per_epoch, *(step // mark * mark + mark for mark in marks))
             record = run.advance(chunk, source.train, place * batch_size, stop - step)
             record["epoch"] = int(run.state.step) / per_epoch
-            if stop % (per_epoch * valid_every) == 0 and source.valid is not None:
+            is_over = run.counters.seconds >= (max_seconds or math.inf)  # what time allowed is to be judged whole
+            if (stop % (per_epoch * valid_every) == 0 or is_over) and source.valid is not None:
                 run.validate(source.valid, valid_bound, key_valid, record)
             run.log.append(record)
             if stop % checkpoint_every == 0 or stop == total:
