@@ -107,13 +107,16 @@ def step_tables(results: dict[str, Any]) -> list[Table]:
 
 def growth_table(found: dict[str, Any]) -> Table:
     """Fitted exponents."""
-    table = Table(title="Time per step ~ size^exponent", caption=f"around {found['around']}")
-    for heading in ("what grows", "from", "to", "exponent", "ms, first to last"):
+    table = Table(
+        title="Time per step ~ size^exponent, or fixed + per unit * size", caption=f"around {found['around']}"
+    )
+    for heading in ("what grows", "from", "to", "exponent", "fixed, ms", "per unit, ms", "ms, first to last"):
         table.add_column(heading, justify="right")
     for name, curve in found["curves"].items():
         first, last = curve["milliseconds"][0], curve["milliseconds"][-1]
         sizes = curve["sizes"]
-        table.add_row(name, f"{sizes[0]:g}", f"{sizes[-1]:g}", f"{curve['exponent']:.2f}", f"{first:.2f} to {last:.2f}")
+        fits = [f"{curve[field]:.3g}" for field in ("exponent", "fixed", "per_unit")]
+        table.add_row(name, f"{sizes[0]:.3g}", f"{sizes[-1]:.3g}", *fits, f"{first:.2f} to {last:.2f}")
     return table
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -77,7 +78,9 @@ class RunConfig:
 def build_pair(config: RunConfig, data: Dataset) -> Pair:
     """The sigmoid belief network of a run, as it is before the first step."""
     mean = jnp.asarray(data.mean(), jnp.result_type(float))
-    return sbn(jax.random.fold_in(jax.random.key(config.seed), 1), config.layers, mean, num_hidden=config.num_hidden)
+    key = jax.random.fold_in(jax.random.key(config.seed), 1)
+    # one program for all layers; compiled one by one, each of its operations for each shape, it takes seconds
+    return eqx.filter_jit(sbn)(key, config.layers, mean, num_hidden=config.num_hidden)
 
 
 def build_threshold(text: str, *, num_draws: int, every: int) -> AbstractThreshold:

@@ -130,7 +130,7 @@ def make_chunk(
     `first` is the position in `order` of the first batch and `count` the number of steps; both are traced, so one
     compilation serves every chunk. A step with a fault ends the chunk, and its state is not to be used.
     """
-    step = make_step(estimator, optimizer, transform)
+    step = eqx.filter_jit(make_step(estimator, optimizer, transform))  # asked for its shapes, it is traced but once
 
     def rows(order: Array, first: Array, i: Array) -> Array:
         return jax.lax.dynamic_slice(order, (first + i * batch_size,), (batch_size,))
