@@ -1,7 +1,7 @@
 """Estimators in a step that can neither look back nor leave anything behind."""
 
 import dataclasses
-import warnings
+import logging
 from typing import Any, TypeGuard
 
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from relbo.estimators import AbstractEstimator, VRSAll
 from relbo.estimators._resampled import AbstractResampledEstimator
 from relbo.rejection import LogProbs
 from relbo.thresholds import AbstractThreshold, Fixed, FixedState, solve_where
+
+LOGGER = logging.getLogger("relbo")
 
 
 class Anew(AbstractThreshold[FixedState]):
@@ -59,12 +61,11 @@ class Anew(AbstractThreshold[FixedState]):
 
 
 def warn_of_forgetting(estimator: AbstractEstimator) -> None:
-    """Says once, where thresholds cannot be kept, what that costs and what to do."""
+    """Logs, where thresholds cannot be kept, what that costs and what to do."""
     if _has_threshold(estimator) and not isinstance(estimator.threshold, Fixed):
-        warnings.warn(
+        LOGGER.warning(
             "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
-            "extra draws. Use relbo.interop.numpyro.SVI, which takes the same arguments and keeps them.",
-            stacklevel=2,
+            "extra draws. Use relbo.interop.numpyro.SVI, which takes the same arguments and keeps them."
         )
 
 

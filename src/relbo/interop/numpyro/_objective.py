@@ -60,6 +60,7 @@ class EstimatorELBO(ELBO):
             )
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
         self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
+        self._has_warned = False
 
     def init_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
@@ -75,8 +76,9 @@ class EstimatorELBO(ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Minus the bound, with the estimator's gradient attached, and the next mutable state."""
-        if STATE_SITE not in param_map:
+        if STATE_SITE not in param_map and not self._has_warned:
             warn_of_forgetting(self.estimator)
+            self._has_warned = True
         step = self._step(rng_key, param_map, model, guide, args, kwargs)
         params = {name: param_map[name] for name in step.grads}
         loss = attach_gradient(-step.bound, tree_scale(step.grads, -1.0), params)
