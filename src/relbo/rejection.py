@@ -213,7 +213,7 @@ def sample(
         branches = [lambda r, k, w=w: evaluate(w, r, k) for w in widths]
         z, log_a, log_probs = jax.lax.switch(chosen, branches, row, keys)
         live = lane < limit
-        accept = is_accepted(row, position, log_a) & live
+        accept = is_accepted(row, position, log_a)  # nothing is taken from lanes that are not live
 
         # of the round's acceptances, row i won numbers before[i] + 1 to after[i]
         count = running_sum(accept.astype(jnp.int32))

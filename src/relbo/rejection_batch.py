@@ -22,6 +22,7 @@ from relbo.rejection import Accepted, LogProbs, log_uniform, refuse_failures
 class _Progress(NamedTuple):
     z: PyTree
     accepted: Int[Array, " b"]
+    """So far, also beyond those that are kept."""
     num_proposals: Int[Array, " b"]
     rounds: Int[Array, ""]
     nan_p: Bool[Array, ""]
@@ -87,7 +88,7 @@ def sample(
         last = jnp.where(slot == num_samples - 1, lanes, num_rows)
         return _Progress(
             z=jax.tree.map(lambda kept, new: kept.at[lanes, slot].set(new, mode="drop"), progress.z, z),
-            accepted=jnp.minimum(rank[:, -1], num_samples),
+            accepted=rank[:, -1],
             num_proposals=progress.num_proposals.at[last].set(jnp.broadcast_to(position, lanes.shape), mode="drop"),
             rounds=progress.rounds + 1,
             nan_p=progress.nan_p | jnp.any(jnp.isnan(log_probs.log_p)),
