@@ -15,6 +15,8 @@ from relbo.thresholds.base import AbstractThreshold, fresh_log_weights, solve_wh
 
 LEVEL_WEIGHT = 0.02
 """Least weight of one batch in the running mean of log w: a memory of some 50 steps."""
+FEWEST_VISITS = 50
+"""Visits of rows that a running mean rests on at the least: those of small datasets need a memory too."""
 SPREAD_WEIGHT = 0.5
 """Weight of one visit in a row's spread."""
 LEAD_GAIN, LEAD_LIMIT = 0.2, 1.0
@@ -129,7 +131,8 @@ class Rate(AbstractThreshold[RateState]):
 
         # a running mean over an epoch, or over 50 steps if that is less; a plain average over the first steps
         share = index.shape[0] / state.value.shape[0]
-        weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), min(max(LEVEL_WEIGHT, share), 1.0))
+        weight = min(max(LEVEL_WEIGHT, share), index.shape[0] / FEWEST_VISITS, 1.0)
+        weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), weight)
         level = state.level + weight * (jnp.mean(mean) - state.level)
         typical = state.typical_spread + weight * (jnp.mean(jnp.maximum(seen, 1.0)) - state.typical_spread)
         lead = state.lead - LEAD_GAIN * jnp.mean(jnp.where(is_first, 0, error))
