@@ -131,8 +131,8 @@ class Rate(AbstractThreshold[RateState]):
 
         # a running mean over an epoch, or over 50 steps if that is less; a plain average over the first steps
         share = index.shape[0] / state.value.shape[0]
-        weight = min(max(LEVEL_WEIGHT, share), index.shape[0] / FEWEST_VISITS, 1.0)
-        weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), weight)
+        least = min(max(LEVEL_WEIGHT, share), index.shape[0] / FEWEST_VISITS, 1.0)
+        weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), least)
         level = state.level + weight * (jnp.mean(mean) - state.level)
         typical = state.typical_spread + weight * (jnp.mean(jnp.maximum(seen, 1.0)) - state.typical_spread)
         lead = state.lead - LEAD_GAIN * jnp.mean(jnp.where(is_first, 0, error))
