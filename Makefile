@@ -8,7 +8,7 @@ demo: .venv/.runtime
 	$(BIN)/relbo demo --out out/demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m slow
