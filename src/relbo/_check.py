@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 Checked = TypeVar("Checked")
 _collected: ContextVar[dict[str, Array] | None] = ContextVar("collected", default=None)
@@ -30,6 +30,12 @@ def is_int(value: Any, *, at_least: int) -> bool:
 def is_real(value: Any) -> bool:
     """Whether `value` is one real number other than NaN."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def root_key(seed: int) -> PRNGKeyArray:
+    """The key that a seed stands for."""
+    require(is_int(seed, at_least=0) and seed < 2**32, "seed", "an integer from 0 to 2^32 - 1", seed)
+    return jax.random.key(seed)
 
 
 def batch_size(x: PyTree, index: Array) -> int:

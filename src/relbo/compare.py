@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
+from relbo._check import root_key
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.evaluate import FRESH_DRAWS, BoundName, Estimate, evaluate
 from relbo.thresholds import AbstractThreshold, Quantile
@@ -120,7 +120,7 @@ def compare(
             run.pair,
             rows,
             names,
-            key=jax.random.key(seed),
+            key=root_key(seed),
             repeats=repeats,
             threshold=threshold,
             acceptance=acceptance,

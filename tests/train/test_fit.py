@@ -221,6 +221,8 @@ def test_other_data_or_settings_are_refused_by_name(tmp_path, data, rows, pair):
         ({"patience": 0}, "patience must be None or an integer >= 1, got 0"),
         ({"max_seconds": 0.0}, "max_seconds must be None or a number > 0, got 0.0"),
         ({"checkpoint_every": 0}, "checkpoint_every must be an integer >= 1, got 0"),
+        ({"seed": 2**32}, r"seed must be an integer from 0 to 2\^32 - 1, got 4294967296"),
+        ({"seed": -1}, r"seed must be an integer from 0 to 2\^32 - 1, got -1"),
     ],
 )
 def test_bad_settings(data, pair, options, message):

@@ -41,8 +41,7 @@ def evaluate(
     out: Path | None = typer.Option(None, help="Also write the JSON to this file."),
 ) -> None:
     """Evaluate a run."""
-    import jax
-
+    from relbo._check import root_key
     from relbo.compare import rejection_of
     from relbo.evaluate import FRESH_DRAWS, BoundName, evaluate
     from relbo.thresholds import Quantile, Rate
@@ -70,7 +69,7 @@ def evaluate(
             opened.pair,
             rows,
             [str(name) for name in names],
-            key=jax.random.key(seed),
+            key=root_key(seed),
             repeats=repeats,
             threshold=threshold,
             acceptance=acceptance,

@@ -21,7 +21,7 @@ from matplotlib.colors import LogNorm
 
 import relbo
 from relbo import bounds, exact
-from relbo._check import is_int, require
+from relbo._check import is_int, require, root_key
 from relbo._types import Pair, split_streams
 from relbo.acceptance import Soft
 from relbo.estimators.vrs import draw_accepted
@@ -68,9 +68,8 @@ def run(*, num_draws: int = 10_000, seed: int = 0) -> dict[str, Any]:
         A dictionary ready for JSON, from which `plot` draws.
     """
     require(is_int(num_draws, at_least=100), "num_draws", "an integer >= 100", num_draws)
-    require(is_int(seed, at_least=0), "seed", "an integer >= 0", seed)
     per_row = -(-num_draws // ROWS)
-    keys = jax.random.split(jax.random.key(seed), len(THRESHOLDS))
+    keys = jax.random.split(root_key(seed), len(THRESHOLDS))
     with report.in_float64():
         panels = [
             {

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 import relbo
 from relbo import exact
-from relbo._check import is_int, require
+from relbo._check import is_int, require, root_key
 from relbo._types import Batch, Pair
 from relbo.estimators import VIMCO, VRS, AbstractEstimator
 from relbo.experiments import report
@@ -93,7 +93,7 @@ def run(*, seed: int = 0, num_seeds: int = 10, num_steps: int = 600) -> dict[str
     Returns:
         A dictionary ready for JSON, from which `plot` draws.
     """
-    require(is_int(seed, at_least=0), "seed", "an integer >= 0", seed)
+    root_key(seed)
     require(is_int(num_seeds, at_least=1), "num_seeds", "an integer >= 1", num_seeds)
     require(is_int(num_steps, at_least=10), "num_steps", "an integer >= 10", num_steps)
     methods: dict[str, tuple[AbstractEstimator, float]] = {
@@ -102,7 +102,7 @@ def run(*, seed: int = 0, num_seeds: int = 10, num_steps: int = 600) -> dict[str
     }
     seeds = range(seed, seed + num_seeds)
     runs = {
-        name: [describe(s, train(jax.random.key(s), estimator, rate, num_steps)) for s in seeds]
+        name: [describe(s, train(root_key(s), estimator, rate, num_steps)) for s in seeds]
         for name, (estimator, rate) in methods.items()
     }
     right = [r["relative_error_at_budget"] <= TOLERANCE for r in runs["vrs"]]

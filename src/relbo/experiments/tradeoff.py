@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 import relbo
 from relbo import exact
-from relbo._check import is_int, require
+from relbo._check import root_key
 from relbo._types import Pair
 from relbo.experiments import report
 from relbo.models.sbn import sbn
@@ -86,9 +86,8 @@ def run(*, seed: int = 0) -> dict[str, Any]:
     Returns:
         A dictionary ready for JSON, from which `plot` draws.
     """
-    require(is_int(seed, at_least=0), "seed", "an integer >= 0", seed)
     with report.in_float64():
-        pair, x = network(jax.random.key(seed))
+        pair, x = network(root_key(seed))
         pair = train_proposal(pair, x)
         rate, bound, kl, log_evidence = sweep(pair, x, jnp.asarray(THRESHOLDS))
         points = [

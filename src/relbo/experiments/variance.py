@@ -32,7 +32,7 @@ from jaxtyping import Array
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 import relbo
-from relbo._check import is_int, require
+from relbo._check import is_int, require, root_key
 from relbo._types import Batch, EmptyState, Pair
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
@@ -77,7 +77,7 @@ class Settings:
             f"an integer from 1 to the {num_data} training datapoints",
             self.batch_size,
         )
-        require(is_int(self.seed, at_least=0) and self.seed < 2**32, "seed", "an integer from 0 to 2^32 - 1", self.seed)
+        root_key(self.seed)
 
 
 def usable(pair: Pair) -> list[str]:
@@ -133,7 +133,7 @@ def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
 
 def measure(name: str, pair: Pair, source: Source, settings: Settings) -> dict[str, Any]:
     """The noise of one estimator, after its warm-up."""
-    key_init, key_rows, key_warmup, key_measure = jax.random.split(jax.random.key(settings.seed), 4)
+    key_init, key_rows, key_warmup, key_measure = jax.random.split(root_key(settings.seed), 4)
     num_data = len(source.train)
     estimator = build(name, settings.num_proposals, settings)
     state = estimator.init(key_init, pair, num_data)

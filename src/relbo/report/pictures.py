@@ -14,6 +14,7 @@ import matplotlib.image
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
+from relbo._check import root_key
 from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.compare import rejection_of, rejects
@@ -54,7 +55,7 @@ def _means_of_samples(pair: Pair, keys: Shaped[Array, "n ..."]) -> Float[Array, 
 
 def model_samples(run: Run, num: int, seed: int) -> np.ndarray:
     """E[x | h] with h from the model's prior, (num, d)."""
-    return np.asarray(_means_of_samples(run.pair, jax.random.split(jax.random.key(seed), num)))
+    return np.asarray(_means_of_samples(run.pair, jax.random.split(root_key(seed), num)))
 
 
 @eqx.filter_jit
@@ -99,7 +100,7 @@ def reconstructions(run: Run, num: int, split: str, seed: int) -> Reconstruction
     images = run.data.split(split)[:num]
     x = jnp.asarray(images, jnp.result_type(float))
     threshold, acceptance = rejection_of(run) if rejects(run) else (None, None)
-    from_q, from_r = _reconstruct(run.pair, jax.random.key(seed), x, threshold, acceptance)
+    from_q, from_r = _reconstruct(run.pair, root_key(seed), x, threshold, acceptance)
     return Reconstructions(images, np.asarray(from_q), None if from_r is None else np.asarray(from_r))
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from relbo._check import root_key
 from relbo._types import Pair
 from relbo.acceptance import AbstractAcceptance, Always, Hard, Soft
 from relbo.data import Dataset
@@ -78,7 +79,7 @@ class RunConfig:
 def build_pair(config: RunConfig, data: Dataset) -> Pair:
     """The sigmoid belief network of a run, as it is before the first step."""
     mean = jnp.asarray(data.mean(), jnp.result_type(float))
-    key = jax.random.fold_in(jax.random.key(config.seed), 1)
+    key = jax.random.fold_in(root_key(config.seed), 1)
     # one program for all layers; compiled one by one, each of its operations for each shape, it takes seconds
     return eqx.filter_jit(sbn)(key, config.layers, mean, num_hidden=config.num_hidden)
 

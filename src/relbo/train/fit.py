@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from relbo._check import is_int, is_real, require
+from relbo._check import is_int, is_real, require, root_key
 from relbo._types import Pair
 from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
@@ -165,7 +165,7 @@ def fit(
     checkpoint_every = per_epoch if checkpoint_every is None else checkpoint_every
     require(is_int(checkpoint_every, at_least=1), "fit: checkpoint_every", "an integer >= 1", checkpoint_every)
 
-    key_init, key_valid = jax.random.split(jax.random.key(seed))
+    key_init, key_valid = jax.random.split(root_key(seed))
     run = _Run(
         state=init_state(key_init, pair, estimator, optimizer, num_data),
         best=pair,
