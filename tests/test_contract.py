@@ -53,7 +53,7 @@ def test_class_facts(name):
     assert isinstance(cls.unbiased, bool)
     assert issubclass(cls.requires, relbo.AbstractProposal)
     assert isinstance(cls.paper, str) and cls.paper
-    assert cls.__doc__ and "Args:" in cls.__doc__
+    assert cls.__doc__ and ("Args:" in cls.__doc__ or "settings as `" in cls.__doc__)
     assert issubclass(cls, relbo.AbstractEstimator)
 
 

@@ -23,15 +23,7 @@ from relbo.models.base import AbstractProposal
 
 
 class VRSWake(AbstractAcceptedEstimator):
-    """Variational rejection sampling whose proposal is trained on the accepted draws.
-
-    Args:
-        num_samples: S >= 2, accepted draws per datapoint.
-        threshold: how T(x) is set.
-        acceptance: the acceptance function.
-        max_rounds: a row gives up after max_rounds * S proposals.
-        throw: whether a row that gives up is an error; if not, it is left out of the gradient and counted.
-    """
+    """Variational rejection sampling whose proposal is trained on the accepted draws; settings as `VRS`."""
 
     bound: ClassVar[Bound] = Bound.R_ELBO
     unbiased: ClassVar[bool] = False
