@@ -66,7 +66,7 @@ def table1(
     results = experiment.collect(out, chosen)
     write_json(out / "table1.json", results)
     (out / "table1.md").write_text(markdown(results, chosen.bounds), encoding="utf-8")
-    print_sheets(results, chosen.bounds)
+    print_sheets(results, chosen.bounds, only_found=bool(only or arch))
     typer.echo(f"wrote {out / 'table1.json'} and {out / 'table1.md'}", err=True)
     if failures:
         label, reason = next(iter(failures.items()))
@@ -93,14 +93,14 @@ def preset_of(name: str, *, data: str | None, minutes: float | None, is_5000: bo
     return preset
 
 
-def print_sheets(results: dict[str, Any], bounds: tuple[str, ...]) -> None:
+def print_sheets(results: dict[str, Any], bounds: tuple[str, ...], *, only_found: bool) -> None:
     """Prints the tables of all architectures, and how to read them."""
     from relbo.experiments.table1_page import READING, footnotes, sheets
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 220  # a pipe has no edge to wrap at
-    for sheet in sheets(results, bounds):
+    for sheet in sheets(results, bounds, only_found=only_found):
         table = Table(title=sheet.title, box=box.SIMPLE, pad_edge=False)
         for position, heading in enumerate(sheet.headings):
             table.add_column(heading, justify="left" if position < 3 else "right", overflow="fold")

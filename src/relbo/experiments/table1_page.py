@@ -17,8 +17,8 @@ class Sheet:
     rows: list[tuple[str, ...]]
 
 
-def sheets(results: dict[str, Any], bounds: Sequence[str]) -> list[Sheet]:
-    """The table, an architecture at a time."""
+def sheets(results: dict[str, Any], bounds: Sequence[str], *, only_found: bool = False) -> list[Sheet]:
+    """The table, an architecture at a time; with `only_found` without the cells that are not evaluated yet."""
     names = [str(BoundName.parse(bound)) for bound in bounds]
     columns = [("train", "elbo", "nll", "train ELBO")]
     for name in names:
@@ -27,7 +27,13 @@ def sheets(results: dict[str, Any], bounds: Sequence[str]) -> list[Sheet]:
             columns.append(("test", name, "matched_is_mean", "IS at its cost"))
     made = []
     for arch in ARCHITECTURES:
-        chosen = [cell for cell in results["cells"] if cell["architecture"] == arch]
+        chosen = [
+            cell
+            for cell in results["cells"]
+            if cell["architecture"] == arch and not (only_found and cell["evaluation"] is None)
+        ]
+        if not chosen:
+            continue
         rows = []
         for cell in chosen:
             row, found = ROWS[cell["row"]], cell["evaluation"]
