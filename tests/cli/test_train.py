@@ -128,7 +128,7 @@ def test_wrong_flag_and_help(capsys):
 def start(out, *words):
     return subprocess.Popen(
         [sys.executable, "-c", "from relbo.cli import main; main()", "train", *TINY, "--out", str(out), *words],
-        env={**os.environ, "JAX_ENABLE_X64": "1"},
+        env={**os.environ, "JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )
