@@ -26,8 +26,13 @@ SLOW = Path(__file__).with_name("slow.txt").read_text().splitlines()
 """Cases that take seconds to compile and whose neighbours ask the same of the same code: `make test-slow` runs them."""
 
 
+LONG = ("test_killed_and_interrupted_runs_go_on", "test_blocks_run")
+"""Cases that take long by themselves: they come first, so that no worker waits for them at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.name not in LONG)
     for item in items:
         if item.nodeid.removeprefix("tests/") in SLOW:
             item.add_marker(pytest.mark.slow)
