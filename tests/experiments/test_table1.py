@@ -143,8 +143,13 @@ def test_a_stopped_reproduction_goes_on(preset, tmp_path):
     # a bound more is asked for: what there is still stands in the table
     wider = dataclasses.replace(preset, bounds=("elbo", "is:5000"))
     assert [c["row"] for c in table1.collect(tmp_path, wider)["cells"] if c["evaluation"]] == ["rws-2", "rloo-5"]
+    file = first.path / "evaluation.json"
+    file.write_text(json.dumps(first.finished() | {"data_fingerprint": "else"}))
     with pytest.raises(ValueError, match="rws-2/200 was made from other contents of its data"):
-        table1.refuse_other_data([first.finished()], "else")
+        table1.run(cells)
+    file.write_text(json.dumps({k: v for k, v in first.finished().items() if k != "data_fingerprint"}))
+    with pytest.raises(ValueError, match=r"evaluation.json is damaged .*data_fingerprint"):
+        table1.run(cells)
     (first.path / "evaluation.json").write_text("{")
     with pytest.raises(ValueError, match=r"evaluation.json is damaged .*: remove it"):
         table1.collect(tmp_path, preset)

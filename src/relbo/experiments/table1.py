@@ -127,9 +127,10 @@ class Cell:
         config = dataclasses.replace(
             self.preset.common, layers=layers, estimator=self.row.estimator, **self.row.settings
         )
-        if self.row.estimator == "rebar":  # as in its published code
-            config = dataclasses.replace(config, settings={**config.settings, "learning_rate": 10 * config.lr})
-        return config
+        if self.row.control_steps is None:
+            return config
+        own = {"learning_rate": self.row.control_steps * config.lr}
+        return dataclasses.replace(config, settings={**config.settings, **own})
 
     def asked(self) -> dict[str, Any]:
         """What a resumed reproduction may extend."""
@@ -146,7 +147,8 @@ class Cell:
         Raises:
             ValueError: the cell has other settings, or a longer training time than is asked for.
         """
-        begun, found = (_read(self.path / name, "identity", "asked") for name in ("cell.json", "evaluation.json"))
+        begun = _read(self.path / "cell.json", "identity", "asked")
+        found = _read(self.path / "evaluation.json", "identity", "asked", "test", "data_fingerprint")
         limit = self.preset.max_seconds
         for record in (begun, found):
             if record is None:
@@ -217,8 +219,9 @@ def run(
         ValueError: a directory holds a cell of other settings or other data.
         Interrupted: Ctrl-C; what was trained is saved.
     """
-    done = [found for cell in chosen if (found := cell.finished()) is not None]
-    waiting = [cell for cell in chosen if cell.finished() is None]
+    evaluations = [cell.finished() for cell in chosen]
+    waiting = [cell for cell, found in zip(chosen, evaluations, strict=True) if found is None]
+    done = [found for found in evaluations if found is not None]
     if done:
         refuse_other_data(done, datasets.load(chosen[0].preset.common.data, data_dir).fingerprint)
     if len(waiting) < len(chosen):
