@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from relbo.compare import Comparison, comparable_curve, curve, labels_of
 from relbo.report.html import Html, render, tag
@@ -30,6 +30,11 @@ DASHES = {"-": "none", "--": "7 3", "-.": "8 3 2 3", ":": "2 3"}
 """The same in SVG."""
 INK = "#010203"
 """Stands for the text's colour until the SVG is finished."""
+
+
+def short_number(value: float, position: int | None = None) -> str:
+    """A tick label: 150k for 150,000, but 0.6 and not 600m, which reads as minutes on an axis of seconds."""
+    return EngFormatter(sep="")(value) if abs(value) >= 1_000 else f"{value:g}"
 
 
 def look(position: int) -> tuple[str, Any]:
@@ -55,7 +60,7 @@ def draw(axes: Axes, runs: Sequence[Run], x: str, y: str) -> bool:
         margin = 0.08 * (high - low) or 1.0
         axes.set_ylim(low - margin, high + margin)  # the first tenth may fall out: else it hides all the rest
     axes.set_xlabel(AXES.get(x, x))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(FuncFormatter(short_number))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
