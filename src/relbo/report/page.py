@@ -99,8 +99,8 @@ def bounds_section(comparison: Comparison) -> Html:
         tables.extend(tag("p", note, class_="note") for note in resampling_notes(comparison, bound))
     note = (
         "Lower bounds on log p(x) in nats. The first error is what other images would change, the second what other "
-        "random numbers would; proposals and seconds are those of training, without compilation, validation and the "
-        "draws behind thresholds."
+        "random numbers would. Proposals are those of training, without the draws behind thresholds; seconds include "
+        "these, but neither compilation nor validation."
     )
     if several:
         note += " All runs see the same images and random numbers, so differences are paired."
