@@ -30,7 +30,7 @@ import numpyro.distributions as dist
 from numpyro.contrib.module import eqx_module
 
 from relbo import exact
-from relbo.interop.numpyro import RLOO, SVI, VIMCO, ResampledELBO
+from relbo.numpyro import RLOO, SVI, VIMCO, ResampledELBO
 
 SIZE, NUM_UNITS = 4, 8
 LOSSES = {

@@ -31,7 +31,7 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from relbo.interop.numpyro import Resampled, resample
+from relbo.numpyro import Resampled, resample
 
 WEIGHTS = np.array([1.0, -0.5, 0.5, 0.0])
 RATES = (0.5, 0.2, 0.11)

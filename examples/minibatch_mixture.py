@@ -1,7 +1,7 @@
 """A Gaussian mixture in minibatches: discrete latents for every row, continuous ones that all rows share.
 
 The plate is subsampled to 100 of 3,000 rows. Each row has its own cluster z_i, proposed by a network that sees the
-point only; the centres are shared and have a normal guide. `relbo.interop.numpyro.SVI` keeps one threshold T(x_i) per
+point only; the centres are shared and have a normal guide. `relbo.numpyro.SVI` keeps one threshold T(x_i) per
 row in its state, so that every row is accepted at the same rate whatever its evidence.
 
 After 4,000 steps, as this script prints it: the loss is 3.605 nats a point, the acceptance rate 0.504 (target 0.5), the
@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from numpyro.contrib.module import eqx_module
 from numpyro.distributions import constraints
 
-from relbo.interop.numpyro import SVI, ResampledELBO
+from relbo.numpyro import SVI, ResampledELBO
 
 NUM_CLUSTERS = 4
 TRUE_CENTRES = np.array([[-2.0, -2.0], [-1.5, 1.5], [1.0, 0.0], [2.5, -1.5]])

@@ -8,10 +8,10 @@ import scipy.stats
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import Draws
 from relbo.models.base import AbstractReparameterizedProposal
 from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
+from relbo.types import Draws
 
 FALSE_FAILURE_RATE = 2e-5
 """Probability, over the choice of seeds, that a correct repository fails its statistical tests; seeds are fixed."""

@@ -11,8 +11,8 @@ from helpers import table_pair
 
 import relbo
 from relbo import bounds, exact, rejection
-from relbo._types import split_streams
 from relbo.estimators import REGISTRY
+from relbo.types import split_streams
 
 KEY = jax.random.key(0)
 PAIR = table_pair(0, num_x=3)

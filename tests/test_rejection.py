@@ -9,9 +9,9 @@ from helpers import FALSE_FAILURE_RATE, Impossible, assert_frequencies, table_pa
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import split_streams
 from relbo.estimators.vrs import draw_accepted
 from relbo.models.toy import TableProposal
+from relbo.types import split_streams
 
 ENOUGH = 10**6
 ACCEPTANCES = {"t=0.5": relbo.Soft(0.5), "t=1": relbo.Soft(), "hard": relbo.Hard()}

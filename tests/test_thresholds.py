@@ -194,7 +194,7 @@ def test_t_does_not_depend_on_the_draws_of_its_own_step(threshold):
     used = []
     for seed in range(3):
         propose, accept = jax.random.split(jax.random.key(seed))
-        draws, _ = draw(relbo._types.Streams(propose, accept, jax.random.key(99)))
+        draws, _ = draw(relbo.types.Streams(propose, accept, jax.random.key(99)))
         used.append((np.asarray(draws.extra[0]), np.asarray(draws.z)))
     assert any((used[0][1] != z).any() for _, z in used[1:]), "the draws did change"
     for t, _ in used[1:]:

@@ -74,7 +74,7 @@ def test_moments_are_those_of_the_estimates():
 def test_variance_falls_with_the_number_of_samples():
     """RLOO's theta-gradient is a mean of K terms: its variance per proposal does not depend on K."""
     one, four = (
-        compare(RLOO(k), jax.random.key(7), PAIR, relbo._types.EmptyState(), BATCH, num_estimates=20_000).theta
+        compare(RLOO(k), jax.random.key(7), PAIR, relbo.types.EmptyState(), BATCH, num_estimates=20_000).theta
         for k in (2, 8)
     )
     np.testing.assert_allclose(four.per_proposal / one.per_proposal, 1.0, atol=0.1)
@@ -84,4 +84,4 @@ def test_variance_falls_with_the_number_of_samples():
 @pytest.mark.parametrize("options", [{"num_estimates": 15, "chunk": 10}, {"num_estimates": 10, "chunk": 1}])
 def test_bad_settings_are_refused(options):
     with pytest.raises(ValueError, match="gradient_moments"):
-        gradient_moments(RLOO(), jax.random.key(0), PAIR, relbo._types.EmptyState(), BATCH, **options)
+        gradient_moments(RLOO(), jax.random.key(0), PAIR, relbo.types.EmptyState(), BATCH, **options)

@@ -5,10 +5,6 @@ from relbo import data as data
 from relbo import estimators as estimators
 from relbo import exact as exact
 from relbo import rejection as rejection
-from relbo._types import Batch as Batch
-from relbo._types import Bound as Bound
-from relbo._types import Info as Info
-from relbo._types import Pair as Pair
 from relbo.acceptance import AbstractAcceptance as AbstractAcceptance
 from relbo.acceptance import Always as Always
 from relbo.acceptance import Hard as Hard
@@ -48,5 +44,9 @@ from relbo.thresholds import Quantile as Quantile
 from relbo.thresholds import Rate as Rate
 from relbo.train.fit import FitResult as FitResult
 from relbo.train.fit import fit as fit
+from relbo.types import Batch as Batch
+from relbo.types import Bound as Bound
+from relbo.types import Info as Info
+from relbo.types import Pair as Pair
 
 __version__ = "0.1.0"

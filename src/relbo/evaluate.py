@@ -25,12 +25,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
 from relbo._check import is_int, require
-from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.estimators._score import log_densities
 from relbo.estimators.vrs import draw_accepted
 from relbo.rejection import row_keys
 from relbo.thresholds import AbstractThreshold, Quantile
+from relbo.types import Pair, Streams
 
 LANES = 1_000
 """Draws that are evaluated at once: few enough to stay in cache, many enough to fill the matrix products."""

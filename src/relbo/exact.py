@@ -20,9 +20,9 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from relbo._check import is_int, require
-from relbo._types import Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.models.base import AbstractModel, AbstractProposal
+from relbo.types import Pair
 
 Support: TypeAlias = PyTree[Shaped[Array, "n ..."]]
 

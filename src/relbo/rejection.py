@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import is_int, refuse_if, require
 from relbo._hash import threefry
-from relbo._types import Streams
+from relbo.types import Streams
 
 OVERDRAW = 0.2
 """A row asks for at most this fraction of its proposals so far beyond the draws that it misses."""

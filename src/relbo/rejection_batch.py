@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, require
-from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal
 from relbo.rejection import Accepted, LogProbs, log_uniform, refuse_failures
+from relbo.types import Pair, Streams
 
 
 class _Progress(NamedTuple):

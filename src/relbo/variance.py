@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, require
-from relbo._types import Batch, Pair
 from relbo.estimators.base import AbstractEstimator
+from relbo.types import Batch, Pair
 
 
 class Moments(NamedTuple):

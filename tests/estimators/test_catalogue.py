@@ -108,7 +108,7 @@ def test_concrete_refuses_a_model_without_conditionals():
     pair, batch = small_sbn()[0], small_batch()
     pair = relbo.Pair(table_pair().model, pair.proposal)
     with pytest.raises(ValueError, match="Concrete needs a model of type AbstractBernoulliModel, got TableModel"):
-        relbo.Concrete().estimate(jax.random.key(0), pair, relbo._types.EmptyState(), batch)
+        relbo.Concrete().estimate(jax.random.key(0), pair, relbo.types.EmptyState(), batch)
 
 
 def test_files_are_small_and_all_are_registered():

@@ -9,9 +9,9 @@ import pytest
 from helpers import assert_trees_close
 
 import relbo
-from relbo._types import EmptyState
 from relbo.estimators import DReG, Pathwise
 from relbo.models.gaussian import linear_gaussian
+from relbo.types import EmptyState
 
 MEAN = jnp.asarray([0.3, -0.2, 0.5])
 X = jnp.asarray([1.0, -0.4, 0.2])

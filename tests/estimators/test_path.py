@@ -11,10 +11,10 @@ from helpers import assert_trees_close, small_batch, small_sbn
 
 import relbo
 from relbo import exact, units
-from relbo._types import EmptyState
 from relbo.estimators import ARM, REBAR, RELAX, RLOO, Concrete, DisARM, MuProp, StraightThrough
 from relbo.estimators._surrogate import each
 from relbo.estimators.concrete import log_density
+from relbo.types import EmptyState
 from relbo.variance import gradient_moments
 
 Z_LIMIT = 5.0

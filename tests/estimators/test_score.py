@@ -11,11 +11,11 @@ from helpers import assert_trees_close, expected_gradient, table_pair, vrs_extra
 
 import relbo
 from relbo import exact
-from relbo._types import Draws, EmptyState
 from relbo.estimators import IWAE, NVIL, REINFORCE, RLOO, RWS, VIMCO, VRS, VRSAll, VRSRaw, VRSWake, WakeSleep
 from relbo.estimators._resampled import VRSState
 from relbo.estimators.nvil import NVILState
 from relbo.estimators.vimco import arithmetic_without, geometric_without
+from relbo.types import Draws, EmptyState
 
 PAIR, X = table_pair(num_z=4), jnp.asarray(1)
 SUPPORT = jnp.arange(4)
@@ -154,7 +154,7 @@ def test_vrs_raw_uses_the_first_proposals_and_not_the_accepted():
     batch = relbo.Batch(jnp.ones(rows, int), jnp.zeros(rows, int))
     estimator = VRSRaw(2, threshold=relbo.Fixed(2.0))
     state = estimator.init(jax.random.key(0), PAIR, 1)
-    draws, _ = jax.jit(estimator.draw)(relbo._types.split_streams(jax.random.key(5)), PAIR, state, batch)
+    draws, _ = jax.jit(estimator.draw)(relbo.types.split_streams(jax.random.key(5)), PAIR, state, batch)
     assert draws.z.shape == (rows, 4)
     log_r = exact.log_resampled(PAIR, X, SUPPORT, 2.0)
     for part, log_prob in ((draws.z[:, :2], log_r), (draws.z[:, 2:], LOG_Q)):
@@ -237,7 +237,7 @@ def test_wake_sleep_learns_theta_awake_and_phi_asleep(k):
 def test_wake_sleep_dreams_come_from_the_model():
     """Frequencies of the 8 states of (x, z) in 8,000 dreams: |z| < 5, false-failure rate 5e-6."""
     batch = relbo.Batch(jnp.zeros(2_000, int), jnp.zeros(2_000, int))
-    streams = relbo._types.split_streams(jax.random.key(9))
+    streams = relbo.types.split_streams(jax.random.key(9))
     (awake, (x, z)), _ = jax.jit(WakeSleep(4).draw)(streams, PAIR, EmptyState(), batch)
     assert awake.shape == x.shape == z.shape == (2_000, 4)
     prob = np.exp(np.ravel(PAIR.model.log_table()))

@@ -15,8 +15,8 @@ from helpers import (
 
 import relbo
 from relbo import exact, rejection
-from relbo._types import Draws
 from relbo.models.toy import TableProposal
+from relbo.types import Draws
 
 NEVER = float("inf")
 ACCEPTANCES = {"t=0.5": relbo.Soft(0.5), "t=1": relbo.Soft(), "t=2": relbo.Soft(2.0), "hard": relbo.Hard()}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import relbo
-from relbo._types import Batch, Info
 from relbo.data import Dataset
 from relbo.experiments import variance
 from relbo.train.fit import source_of
+from relbo.types import Batch, Info
 from relbo.variance import Comparison, Noise
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from relbo._types import Pair
 from relbo.bench.steps import Setting
+from relbo.types import Pair
 
 
 def load(folder: Path, name: str) -> ModuleType | str:

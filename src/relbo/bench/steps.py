@@ -11,7 +11,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from relbo._types import Batch, Pair
 from relbo.estimators import RLOO, VRS
 from relbo.estimators._resampled import VRSState
 from relbo.estimators._reuse import BLOCKS
@@ -19,6 +18,7 @@ from relbo.estimators.base import AbstractEstimator
 from relbo.models.sbn import sbn
 from relbo.thresholds import Quantile, QuantileState
 from relbo.train.loop import TrainState, epoch_order, init_state, make_chunk
+from relbo.types import Batch, Pair
 
 WIDTH, NUM_DATA = 784, 2_000
 NEVER = 1 << 30

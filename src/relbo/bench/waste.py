@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from relbo._types import Pair, split_streams
 from relbo.acceptance import Soft
 from relbo.estimators._accepted import draw_accepted
 from relbo.models.base import AbstractModel, AbstractProposal
+from relbo.types import Pair, split_streams
 
 RATES: dict[str, tuple[float, ...]] = {
     "0.9": (0.9,),

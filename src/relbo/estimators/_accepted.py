@@ -6,8 +6,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import rejection, rejection_batch
 from relbo._check import one_number_each
-from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
+from relbo.types import Pair, Streams
 
 
 def draw_accepted(

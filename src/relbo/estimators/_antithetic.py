@@ -6,9 +6,9 @@ import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from relbo import units
-from relbo._types import Pair
 from relbo.estimators._logits import AbstractPlainLogitEstimator, Signal, continue_from, hard_draw, stack
 from relbo.models.base import Layers
+from relbo.types import Pair
 
 Vector = Float[Array, " d"]
 """One number for each unit of a layer."""

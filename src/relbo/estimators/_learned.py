@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo._types import Pair
 from relbo.models.base import AbstractBatchModel, AbstractModel
 from relbo.models.sbn import Affine
+from relbo.types import Pair
 
 Learned = TypeVar("Learned")
 

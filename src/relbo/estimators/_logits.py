@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import bounds, units
-from relbo._types import Batch, Bound, EmptyState, Info, Pair, Streams
 from relbo.estimators._score import plain_info
 from relbo.estimators._surrogate import AbstractSurrogateEstimator, State, draw_noise, each
 from relbo.models.base import AbstractBernoulliProposal, AbstractProposal, Layers
+from relbo.types import Batch, Bound, EmptyState, Info, Pair, Streams
 
 
 class Signal(NamedTuple):

@@ -16,12 +16,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from relbo import bounds
 from relbo._check import is_int, require
-from relbo._types import Batch, Coefficients, Draws, Info, Pair, Streams
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators._accepted import draw_accepted, mean_acceptance
 from relbo.estimators._score import AbstractScoreEstimator, check_num_samples, leave_one_out
 from relbo.estimators.base import AbstractEstimator
 from relbo.thresholds import AbstractThreshold, Quantile
+from relbo.types import Batch, Coefficients, Draws, Info, Pair, Streams
 
 
 class VRSState(NamedTuple):

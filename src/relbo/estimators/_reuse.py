@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from relbo._types import Batch, Coefficients, Draws, Info, Pair, Streams
 from relbo.acceptance import Always
 from relbo.estimators._resampled import AbstractResampledEstimator, VRSState
 from relbo.estimators._score import PullBack, log_densities
 from relbo.rejection import Accepted
 from relbo.rejection_batch import is_batched
 from relbo.thresholds import Fixed
+from relbo.types import Batch, Coefficients, Draws, Info, Pair, Streams
 
 BLOCKS = 8
 """Late draws are taken in blocks of this part of all draws: about what is late at an acceptance rate of 0.9."""

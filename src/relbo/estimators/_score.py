@@ -17,11 +17,11 @@ from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, one_number_each, require
-from relbo._types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators._valid import keep_if_any, mean_over_valid, usable_rows
 from relbo.estimators.base import AbstractDrawingEstimator, AbstractEstimator, check_batch
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractProposal
 from relbo.rejection import draw_grid
+from relbo.types import Batch, Coefficients, Draws, EmptyState, Info, Pair, Streams, split_streams
 
 State = TypeVar("State")
 PullBack = Callable[[tuple[Array, Array]], Pair]

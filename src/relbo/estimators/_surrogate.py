@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo._types import Batch, EmptyState, Info, Pair, Streams, split_streams
 from relbo.estimators._score import check_num_samples
 from relbo.estimators._valid import mean_over_valid
 from relbo.estimators.base import AbstractDrawingEstimator, check_batch
 from relbo.models.base import AbstractBatchReparameterizedProposal, AbstractProposal
 from relbo.rejection import draw_grid
+from relbo.types import Batch, EmptyState, Info, Pair, Streams, split_streams
 
 State = TypeVar("State")
 Frozen = TypeVar("Frozen")

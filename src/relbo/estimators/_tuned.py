@@ -26,11 +26,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import units
 from relbo._check import is_real, require
-from relbo._types import Batch, Pair, Streams
 from relbo.estimators._learned import adam_step, float_type
 from relbo.estimators._logits import AbstractLogitEstimator, Signal, continue_from, hard_draw, stack
 from relbo.estimators._surrogate import draw_noise, each
 from relbo.models.base import Layers
+from relbo.types import Batch, Pair, Streams
 
 
 class Relaxation(NamedTuple):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from relbo._types import Pair
+from relbo.types import Pair
 
 
 def usable_rows(x: PyTree, z: PyTree, valid: Bool[Array, " b"] | None) -> tuple[PyTree, PyTree]:

@@ -13,8 +13,8 @@ from equinox import AbstractClassVar
 from jaxtyping import PRNGKeyArray, PyTree
 
 from relbo._check import batch_size, rows_in_range
-from relbo._types import Batch, Bound, EmptyState, Info, Pair, Streams
 from relbo.models.base import AbstractProposal
+from relbo.types import Batch, Bound, EmptyState, Info, Pair, Streams
 
 State = TypeVar("State")
 

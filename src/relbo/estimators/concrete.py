@@ -23,11 +23,11 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds, units
 from relbo._check import is_real, require
-from relbo._types import Batch, Bound, EmptyState, Info, Pair
 from relbo.estimators._logits import hard_draw
 from relbo.estimators._score import plain_info
 from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, AbstractProposal, Layers
+from relbo.types import Batch, Bound, EmptyState, Info, Pair
 
 
 class Concrete(AbstractNoiseEstimator):

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo._types import Batch, Bound, EmptyState, Info, Pair
 from relbo.estimators._score import log_densities, plain_info
 from relbo.estimators._surrogate import AbstractNoiseEstimator, freeze, transform_noise
 from relbo.models.base import AbstractProposal, AbstractReparameterizedProposal
+from relbo.types import Batch, Bound, EmptyState, Info, Pair
 
 
 class DReG(AbstractNoiseEstimator):

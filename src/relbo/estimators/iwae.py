@@ -18,9 +18,9 @@ import jax
 from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo._types import Bound, Coefficients
 from relbo.estimators._score import AbstractWeightEstimator
 from relbo.models.base import AbstractProposal
+from relbo.types import Bound, Coefficients
 
 
 class IWAE(AbstractWeightEstimator):

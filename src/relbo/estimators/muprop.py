@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from relbo import units
-from relbo._types import Pair
 from relbo.estimators._logits import AbstractPlainLogitEstimator, Signal, hard_draw, stack
 from relbo.models.base import Layers
+from relbo.types import Pair
 
 
 class MuProp(AbstractPlainLogitEstimator):

@@ -29,10 +29,10 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from relbo import bounds
 from relbo._check import is_int, is_real, require
-from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair
 from relbo.estimators._learned import Perceptron, adam_step, flat, float_type, observation_size
 from relbo.estimators._score import AbstractIndependentEstimator, plain_info
 from relbo.models.base import AbstractProposal
+from relbo.types import Batch, Bound, Coefficients, Draws, Info, Pair
 
 
 class NVILState(NamedTuple):

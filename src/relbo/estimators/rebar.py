@@ -19,9 +19,9 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo._types import Pair
 from relbo.estimators._tuned import AbstractTunedEstimator, Relaxation, relaxed_weight
 from relbo.models.base import Layers
+from relbo.types import Pair
 
 
 class REBAR(AbstractTunedEstimator):

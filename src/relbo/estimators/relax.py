@@ -19,10 +19,10 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._check import is_int, require
-from relbo._types import Pair
 from relbo.estimators._learned import Perceptron, flat, float_type, observation_size
 from relbo.estimators._tuned import AbstractTunedEstimator, Relaxation, relaxed_weight
 from relbo.models.base import Layers
+from relbo.types import Pair
 
 
 class RELAXControls(NamedTuple):

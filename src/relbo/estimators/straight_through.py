@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds, units
-from relbo._types import Batch, Bound, EmptyState, Info, Pair
 from relbo.estimators._score import plain_info
 from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
 from relbo.models.base import AbstractBernoulliProposal, AbstractProposal, Layers
+from relbo.types import Batch, Bound, EmptyState, Info, Pair
 
 
 class StraightThrough(AbstractNoiseEstimator):

@@ -21,9 +21,9 @@ from jaxtyping import Array, Float
 
 from relbo import bounds
 from relbo._check import require
-from relbo._types import Bound, Coefficients
 from relbo.estimators._score import AbstractWeightEstimator
 from relbo.models.base import AbstractProposal
+from relbo.types import Bound, Coefficients
 
 
 class VIMCO(AbstractWeightEstimator):

@@ -14,13 +14,13 @@ Reference:
 
 from typing import ClassVar
 
-from relbo._types import Bound, Coefficients
 from relbo.estimators._accepted import draw_accepted as draw_accepted
 from relbo.estimators._accepted import mean_acceptance as mean_acceptance
 from relbo.estimators._resampled import VRSInfo as VRSInfo
 from relbo.estimators._resampled import VRSState as VRSState
 from relbo.estimators._reuse import AbstractAcceptedEstimator
 from relbo.models.base import AbstractProposal
+from relbo.types import Bound, Coefficients
 
 
 class VRS(AbstractAcceptedEstimator):

@@ -26,13 +26,13 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import bounds
-from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators._resampled import VRSInfo, VRSState, check_acceptance
 from relbo.estimators._score import AbstractScoreEstimator, check_num_samples, draw_iid, plain_info
 from relbo.models.base import AbstractProposal
 from relbo.rejection import LogProbs
 from relbo.thresholds import AbstractThreshold, Quantile
+from relbo.types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 
 
 class VRSAll(AbstractScoreEstimator[VRSState]):

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from relbo._types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 from relbo.estimators._resampled import AbstractResampledEstimator, VRSState
 from relbo.estimators._score import leave_one_out
 from relbo.models.base import AbstractProposal
+from relbo.types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
 
 
 class VRSRaw(AbstractResampledEstimator):

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from relbo._types import Bound, Coefficients
 from relbo.estimators._reuse import AbstractAcceptedEstimator
 from relbo.models.base import AbstractProposal
+from relbo.types import Bound, Coefficients
 
 
 class VRSWake(AbstractAcceptedEstimator):

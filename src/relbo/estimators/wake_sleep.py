@@ -20,11 +20,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import bounds
-from relbo._types import Batch, Bound, EmptyState, Info, Pair, Streams
 from relbo.estimators._score import draw_iid, log_densities, plain_info
 from relbo.estimators._surrogate import AbstractSurrogateEstimator, each
 from relbo.models.base import AbstractProposal
 from relbo.rejection import draw_grid
+from relbo.types import Batch, Bound, EmptyState, Info, Pair, Streams
 
 
 class WakeSleep(AbstractSurrogateEstimator[EmptyState]):

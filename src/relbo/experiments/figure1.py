@@ -22,11 +22,11 @@ from matplotlib.colors import LogNorm
 import relbo
 from relbo import bounds, exact
 from relbo._check import is_int, require, root_key
-from relbo._types import Pair, split_streams
 from relbo.acceptance import Soft
 from relbo.estimators.vrs import draw_accepted
 from relbo.experiments import report
 from relbo.models.toy import TableModel, TableProposal
+from relbo.types import Pair, split_streams
 
 THRESHOLDS = (math.inf, 10.0, 0.0, -5.0)
 PRINTED = ((1.0, 18.0), (0.5, 3.1), (0.2, 0.3), (0.01, 1e-3))

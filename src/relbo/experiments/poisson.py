@@ -28,11 +28,11 @@ from matplotlib.figure import Figure
 import relbo
 from relbo import exact
 from relbo._check import is_int, require, root_key
-from relbo._types import Batch, Pair
 from relbo.estimators import VIMCO, VRS, AbstractEstimator
 from relbo.experiments import report
 from relbo.models.toy import PoissonProposal, PoissonTarget
 from relbo.thresholds import Fixed
+from relbo.types import Batch, Pair
 
 TARGET_RATE, CUT, LOG_EPSILON, START_RATE = 10.0, 5, -100.0, 3.0
 THRESHOLD, MOMENTUM = 50.0, 0.5

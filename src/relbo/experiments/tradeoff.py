@@ -19,9 +19,9 @@ from jaxtyping import Array, Float
 import relbo
 from relbo import exact
 from relbo._check import root_key
-from relbo._types import Pair
 from relbo.experiments import report
 from relbo.models.sbn import sbn
+from relbo.types import Pair
 
 WIDTHS, NUM_OBSERVED, NUM_DATA, WEIGHT_SCALE = (5, 3), 12, 40, 4.0
 LEARNING_RATE, MOMENTUM, NUM_STEPS = 0.3, 0.9, 600

@@ -33,7 +33,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 import relbo
 from relbo._check import is_int, require, root_key
-from relbo._types import Batch, EmptyState, Pair
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
 from relbo.estimators.base import check_requirement
@@ -41,6 +40,7 @@ from relbo.experiments import report
 from relbo.train.config import RunConfig, build_estimator
 from relbo.train.fit import Source, source_of
 from relbo.train.loop import epoch_order
+from relbo.types import Batch, EmptyState, Pair
 from relbo.variance import Comparison, Noise, compare
 
 NUM_GROUPS = 10

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo._check import is_int, require
-from relbo._types import Pair
 from relbo.models.base import AbstractModel, AbstractReparameterizedProposal
 from relbo.models.sbn import Affine
+from relbo.types import Pair
 
 
 def log_normal(value: Float[Array, " d"], mean: Float[Array, " d"], log_scale: Float[Array, " d"]) -> Float[Array, ""]:

@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import units
 from relbo._check import is_int, require
-from relbo._types import Pair
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
+from relbo.types import Pair
 from relbo.units import Unit, log_bernoulli, uniform_noise
 
 

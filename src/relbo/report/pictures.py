@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import root_key
-from relbo._types import Pair, Streams
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.compare import rejection_of, rejects
 from relbo.models.base import Layers
@@ -23,6 +22,7 @@ from relbo.rejection import LogProbs, draw_grid, sample
 from relbo.report.html import Html, tag
 from relbo.thresholds import AbstractThreshold
 from relbo.train.runs import Run
+from relbo.types import Pair, Streams
 
 GAP = 1
 """Pixels between two images."""

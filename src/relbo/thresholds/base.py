@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import one_number_each
-from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.rejection import LogProbs, row_keys
 from relbo.rejection_batch import fresh_log_weights_batch, is_batched
+from relbo.types import Batch, Pair
 
 State = TypeVar("State")
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import checked_rows, is_int, is_real, require
-from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance
 from relbo.rejection import LogProbs
 from relbo.thresholds.base import AbstractThreshold
+from relbo.types import Batch, Pair
 
 
 class FixedState(NamedTuple):

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import checked_rows, is_int, is_real, require
-from relbo._types import Batch, Pair
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.rejection import LogProbs
 from relbo.thresholds.base import AbstractThreshold, fresh_log_weights, solve_where
+from relbo.types import Batch, Pair
 
 LEVEL_WEIGHT = 0.02
 """Least weight of one batch in the running mean of log w: a memory of some 50 steps."""

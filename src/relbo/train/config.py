@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import optax
 
 from relbo._check import root_key
-from relbo._types import Pair
 from relbo.acceptance import AbstractAcceptance, Always, Hard, Soft
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
 from relbo.models.sbn import sbn
 from relbo.thresholds import AbstractThreshold, Fixed, Quantile, Rate
 from relbo.train.log import write_json
+from relbo.types import Pair
 
 SCHEDULES = ("constant", "cosine", "linear")
 EXTENDABLE = ("epochs", "patience", "valid_every")

@@ -23,7 +23,6 @@ import optax
 from jaxtyping import PyTree
 
 from relbo._check import is_int, is_real, require, root_key
-from relbo._types import Pair
 from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
 from relbo.evaluate import BoundName, evaluate
@@ -32,6 +31,7 @@ from relbo.train.errors import TrainingError, runtime_message
 from relbo.train.log import MetricsLog, write_json
 from relbo.train.loop import Chunk, TrainState, Transform, epoch_order, init_state, make_chunk
 from relbo.train.progress import Progress
+from relbo.types import Pair
 
 
 @dataclasses.dataclass(frozen=True)

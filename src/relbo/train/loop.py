@@ -15,8 +15,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import collected
-from relbo._types import Batch, Info, Pair
 from relbo.estimators.base import AbstractEstimator
+from relbo.types import Batch, Info, Pair
 
 Transform = Callable[[PRNGKeyArray, PyTree], PyTree]
 """`(key, rows) -> x`: what turns stored rows into observations, inside the compiled step."""

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from relbo import data as datasets
-from relbo._types import Pair
 from relbo.data import Dataset
 from relbo.estimators import AbstractEstimator
 from relbo.train.checkpoint import opened
@@ -15,6 +14,7 @@ from relbo.train.config import RunConfig, build_estimator, build_optimizer, buil
 from relbo.train.fit import FitResult, Saved, fit
 from relbo.train.log import read_metrics
 from relbo.train.loop import init_state
+from relbo.types import Pair
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from relbo.interop.numpyro import _flow
-from relbo.interop.numpyro._layout import (
+from relbo.numpyro import flow as _flow
+from relbo.numpyro.layout import (
     Trace,
     depends_on,
     find_layout,

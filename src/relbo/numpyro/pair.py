@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
-from relbo._types import Batch, Pair
-from relbo.interop.numpyro._program import Parts, Program
 from relbo.models.base import AbstractBatchModel, AbstractBatchProposal, AbstractBatchReparameterizedProposal
+from relbo.numpyro.program import Parts, Program
+from relbo.types import Batch, Pair
 
 
 class Row(NamedTuple):

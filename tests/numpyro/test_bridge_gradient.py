@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro_programs as programs
 import pytest
-from interop import programs
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import exact
-from relbo.interop.numpyro import RLOO, RWS, VIMCO, EstimatorELBO, ResampledELBO
+from relbo.numpyro import RLOO, RWS, VIMCO, EstimatorELBO, ResampledELBO
 
 MAX_Z = 6.0
 NUM_KEYS = 4_000

@@ -6,7 +6,7 @@ import jax
 import numpyro.infer
 from jaxtyping import Array
 
-from relbo.interop.numpyro._objective import STATE_SITE, EstimatorELBO, as_typed_key
+from relbo.numpyro.objective import STATE_SITE, EstimatorELBO, as_typed_key
 
 
 class SVI(numpyro.infer.SVI):

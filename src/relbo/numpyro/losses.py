@@ -5,7 +5,7 @@ from typing import Any
 from relbo import estimators
 from relbo._check import require
 from relbo.acceptance import AbstractAcceptance, Soft
-from relbo.interop.numpyro._objective import EstimatorELBO
+from relbo.numpyro.objective import EstimatorELBO
 from relbo.thresholds import AbstractThreshold, Fixed, Quantile, Rate
 
 REFRESH_EVERY = 100

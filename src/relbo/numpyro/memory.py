@@ -7,12 +7,12 @@ from typing import Any, TypeGuard
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from relbo._types import Batch, EmptyState, Pair
 from relbo.acceptance import AbstractAcceptance
 from relbo.estimators import AbstractEstimator, VRSAll
 from relbo.estimators._resampled import AbstractResampledEstimator
 from relbo.rejection import LogProbs
 from relbo.thresholds import AbstractThreshold, Fixed, FixedState, solve_where
+from relbo.types import Batch, EmptyState, Pair
 
 LOGGER = logging.getLogger("relbo")
 
@@ -65,7 +65,7 @@ def warn_of_forgetting(estimator: AbstractEstimator) -> None:
     if _has_threshold(estimator) and not isinstance(estimator.threshold, Fixed):
         LOGGER.warning(
             "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
-            "extra draws. Use relbo.interop.numpyro.SVI, which takes the same arguments and keeps them."
+            "extra draws. Use relbo.numpyro.SVI, which takes the same arguments and keeps them."
         )
 
 
@@ -85,6 +85,6 @@ def without_memory(
     if not isinstance(state, EmptyState):
         raise ValueError(
             f"{type(estimator).__name__} remembers things between steps, for which numpyro.infer.SVI has no place. "
-            "Use relbo.interop.numpyro.SVI, which takes the same arguments."
+            "Use relbo.numpyro.SVI, which takes the same arguments."
         )
     return estimator, state

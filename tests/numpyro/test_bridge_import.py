@@ -14,6 +14,6 @@ def test_the_core_does_not_import_numpyro():
 
 
 def test_without_numpyro_the_error_names_the_extra():
-    result = python("import sys; sys.modules['numpyro'] = None; import relbo.interop.numpyro")
+    result = python("import sys; sys.modules['numpyro'] = None; import relbo.numpyro")
     assert result.returncode != 0
     assert "pip install 'relbo[numpyro]'" in result.stderr

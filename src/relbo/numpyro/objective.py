@@ -24,12 +24,12 @@ from numpyro.infer.elbo import ELBO
 
 from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
-from relbo._types import Info, Pair
 from relbo.estimators import AbstractEstimator
 from relbo.estimators._score import leave_one_out
-from relbo.interop.numpyro._memory import warn_of_forgetting, without_memory
-from relbo.interop.numpyro._pair import PathProposal, build_batch, build_pair
-from relbo.interop.numpyro._program import Program
+from relbo.numpyro.memory import warn_of_forgetting, without_memory
+from relbo.numpyro.pair import PathProposal, build_batch, build_pair
+from relbo.numpyro.program import Program
+from relbo.types import Info, Pair
 
 STATE_SITE = "relbo$state"
 """Name under which the estimator's state rides in `SVIState.mutable_state`."""
@@ -65,7 +65,7 @@ class EstimatorELBO(ELBO):
     def init_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """What the estimator remembers before the first step; `relbo.interop.numpyro.SVI` keeps it."""
+        """What the estimator remembers before the first step; `relbo.numpyro.SVI` keeps it."""
         key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))

@@ -17,15 +17,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from relbo import bounds, rejection_batch
 from relbo._check import is_int, require
-from relbo._types import split_streams
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators._score import draw_iid, log_densities
-from relbo.interop.numpyro._layout import WHOLE
-from relbo.interop.numpyro._losses import threshold_from
-from relbo.interop.numpyro._objective import as_typed_key
-from relbo.interop.numpyro._pair import build_batch, build_pair, from_rows
-from relbo.interop.numpyro._program import Program
+from relbo.numpyro.layout import WHOLE
+from relbo.numpyro.losses import threshold_from
+from relbo.numpyro.objective import as_typed_key
+from relbo.numpyro.pair import build_batch, build_pair, from_rows
+from relbo.numpyro.program import Program
 from relbo.pareto import khat
+from relbo.types import split_streams
 
 
 class Resampled(NamedTuple):

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro_programs as programs
 import pytest
 from helpers import assert_trees_close
-from interop import programs
 
 import relbo
 from relbo import exact
-from relbo.interop.numpyro import RLOO, VIMCO, EstimatorELBO, ResampledELBO
-from relbo.interop.numpyro._pair import build_batch, build_pair
-from relbo.interop.numpyro._program import Program
+from relbo.numpyro import RLOO, VIMCO, EstimatorELBO, ResampledELBO
+from relbo.numpyro.pair import build_batch, build_pair
+from relbo.numpyro.program import Program
 
 
 def program_pair(model=programs.model, guide=programs.guide, params=programs.PARAMS, **kwargs):

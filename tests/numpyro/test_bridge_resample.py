@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro_programs as programs
 import pytest
-from interop import programs
 from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
 from relbo import exact
-from relbo.interop.numpyro import Resampled, resample
+from relbo.numpyro import Resampled, resample
 from relbo.pareto import khat
 
 with warnings.catch_warnings():

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro_programs as programs
 import pytest
-from interop import programs
 from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo.estimators import REGISTRY
-from relbo.interop.numpyro import RLOO, SVI, VIMCO, EstimatorELBO, ResampledELBO
-from relbo.interop.numpyro._objective import STATE_SITE
+from relbo.numpyro import RLOO, SVI, VIMCO, EstimatorELBO, ResampledELBO
+from relbo.numpyro.objective import STATE_SITE
 
 OPTIM = numpyro.optim.Adam(0.05)
 
