@@ -18,7 +18,7 @@ def seconds_to_first_step(words: list[str], out: Path) -> float:
     command = [
         sys.executable,
         "-c",
-        "from relbo.cli import main; main()",
+        "from relbo.lab.cli import main; main()",
         "train",
         "--layers",
         "200-200-200",

@@ -16,14 +16,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from relbo.train.runs import open_run
+from relbo.lab.runs import open_run
 
 
 def command(out: Path, epochs: int) -> list[str]:
     words = ["train", "--layers", "20", "--estimator", "vrs", "--rate", "0.5", "--epochs", str(epochs), "--quiet"]
     words += ["--checkpoint-every", "20", "--log-every", "10", "--resume", "--out", str(out)]
     words += ["--compilation-cache", str(out.parent / "cache")]
-    return [sys.executable, "-c", "from relbo.cli import main; main()", *words]
+    return [sys.executable, "-c", "from relbo.lab.cli import main; main()", *words]
 
 
 def last_step(out: Path) -> int:

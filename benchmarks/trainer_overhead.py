@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import relbo
-from relbo.bench.steps import images
+from relbo.lab.bench.steps import images
 
 BATCH, EPOCHS, NUM_DATA = 50, 15, 5_000
 

@@ -13,6 +13,10 @@ os.environ.setdefault(
 
 import jax
 import pytest
+import typer
+
+# typer hands commands the base class of the context that it has them ask for, which checked types refuse
+typer.Context = typer.Context.__mro__[1]
 
 REAL_DATA = os.environ.get("RELBO_DATA")
 
@@ -22,10 +26,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
-SLOW = Path(__file__).with_name("slow.txt").read_text().splitlines()
-"""Cases that take seconds to compile and whose neighbours ask the same of the same code: `make test-slow` runs them."""
-
-
 LONG = ("test_killed_and_interrupted_runs_go_on", "test_blocks_run")
 """Cases that take long by themselves: they come first, so that no worker waits for them at the end."""
 
@@ -33,9 +33,6 @@ LONG = ("test_killed_and_interrupted_runs_go_on", "test_blocks_run")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.name not in LONG)
-    for item in items:
-        if item.nodeid.removeprefix("tests/") in SLOW:
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
@@ -70,8 +67,8 @@ def tiny_runs(tmp_path_factory):
     """A folder with runs `vrs` and `rloo` of two epochs on the 2x3 images of `tiny.npz`; look, do not touch."""
     import numpy as np
 
-    from relbo.train.config import RunConfig
-    from relbo.train.runs import train_run
+    from relbo.lab.config import RunConfig
+    from relbo.lab.runs import train_run
 
     place = tmp_path_factory.mktemp("runs")
     rows = np.random.default_rng(0).random((60, 6)) < np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.5])

@@ -8,10 +8,13 @@ import scipy.stats
 
 import relbo
 from relbo import exact, rejection
-from relbo.models.base import AbstractReparameterizedProposal
+from relbo.estimators.base import mean_over_valid
+from relbo.estimators.vrs import Rejection
 from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
-from relbo.types import Draws
+from relbo.streams import split_streams, stream_keys
+from relbo.thresholds import Reading
+from relbo.view import num_features, offers, view_of
 
 FALSE_FAILURE_RATE = 2e-5
 """Probability, over the choice of seeds, that a correct repository fails its statistical tests; seeds are fixed."""
@@ -44,19 +47,38 @@ def small_batch(num_rows=1, num_visible=4, dtype=jnp.float64):
 
 def pair_for(estimator_class, num_rows=3, dtype=jnp.float64):
     """A small pair that the estimator can use, and a batch for it."""
-    if issubclass(AbstractReparameterizedProposal, estimator_class.requires) and not issubclass(
-        relbo.AbstractProposal, estimator_class.requires
-    ):
+    if estimator_class.needs is relbo.Needs.PATH:
         return linear_gaussian(jax.random.key(11), 2, jnp.full(4, 0.4, dtype)), small_batch(num_rows, dtype=dtype)
     return small_sbn(dtype=dtype)[0], small_batch(num_rows, dtype=dtype)
 
 
+def draws_of(z, log_p, log_q, extra=None, used=None):
+    """Draws that were made up, all of them used unless told otherwise; their gradient is for the test to take."""
+    used = jnp.ones(log_p.shape, bool) if used is None else jnp.broadcast_to(used, log_p.shape)
+
+    def pull_back(weights):
+        raise AssertionError("made-up draws have no gradient")
+
+    return relbo.Draws(z, log_p, log_q, used, pull_back, extra)
+
+
 def expected_gradient(
-    estimator, pair, x, support, log_draw, num_samples, extra=lambda n: (), state=None, index=None, prob=None
+    estimator,
+    pair,
+    x,
+    support,
+    log_draw,
+    num_samples,
+    extra=lambda n: None,
+    state=None,
+    index=None,
+    prob=None,
+    used=None,
 ):
     """Expected score-family gradient, by summing over all tuples of draws; log_draw is each draw's log probability.
 
-    Other tuples of state numbers can be given as `index`, with their probabilities `prob`.
+    Other tuples of state numbers can be given as `index`, with their probabilities `prob`; `extra(n)` makes what the
+    weights of n tuples read beside the draws, and `used` says which places of a tuple count.
     """
     num_states = log_draw.shape[0]
     state = estimator.init(jax.random.key(0), pair, 1) if state is None else state
@@ -71,7 +93,8 @@ def expected_gradient(
         log_q = exact.log_proposal(pair.proposal, x, support)
         z = jax.tree.map(lambda leaf: leaf[index], support)
         batch = relbo.Batch(jax.tree.map(lambda v: jnp.broadcast_to(v, (n, *jnp.shape(v))), x), jnp.zeros(n, int))
-        weights, _, _ = estimator.coefficients(log_p[index], log_q[index], Draws(z, extra(n)), state, batch)
+        draws = draws_of(z, log_p[index], log_q[index], extra(n), used)
+        weights, _, _ = estimator.weigh(draws, state, batch)
 
         def total(c):  # the weight that each state's score gets in expectation
             flat = (prob[:, None] * c).reshape(-1)
@@ -88,19 +111,44 @@ def expected_gradient(
     return run(pair, prob)
 
 
+def draw_and_estimate(estimator, key, pair, state, batch):
+    """Draws of a step, their weights in the mean over valid rows, gradient and info.
+
+    What `estimate` of the score family does, written out: a test of the draws compiles the sampler but once. The draws
+    come without their pull-back, which a compiled function cannot return.
+    """
+    draws, state = estimator.draw(split_streams(key), view_of(pair, batch.x), state, batch)
+    weights, _, info = estimator.weigh(draws, state, batch)
+    mean = relbo.Weights(*[mean_over_valid(c, info.valid) for c in weights])
+    return draws._replace(pull_back=None), mean, draws.pull_back(mean), info
+
+
+def reading_of(t, num_rows):
+    """T of rows whose threshold is not due."""
+    return Reading(jnp.full(num_rows, t), jnp.zeros(num_rows, bool), jnp.zeros(num_rows, jnp.int32))
+
+
+def rejection_of(t, num_used, num_proposals):
+    """What VRS's weights read beside the draws, for rows with these counts."""
+    num_rows = num_used.shape[0]
+    accepted = rejection.Accepted(
+        z=None,
+        log_probs=None,
+        used=None,
+        num_used=num_used,
+        num_proposals=num_proposals,
+        exhausted=jnp.zeros(num_rows, bool),
+        num_evaluated=jnp.zeros((), jnp.int32),
+    )
+    return Rejection(reading_of(t, num_rows), accepted)
+
+
 def vrs_extra(t, num_samples):
-    """The part of VRS's draws that its coefficients read, as if nothing had been rejected."""
+    """The `extra` of VRS's draws for `expected_gradient`, as if nothing had been rejected."""
 
     def build(n):
-        first = rejection.LogProbs(jnp.zeros((n, num_samples)), jnp.zeros((n, num_samples)))
-        accepted = rejection.Accepted(
-            z=None,
-            num_proposals=jnp.full(n, num_samples, jnp.int32),
-            exhausted=jnp.zeros(n, bool),
-            first=first,
-            num_evaluated=jnp.zeros((), jnp.int32),
-        )
-        return jnp.full(n, t), jnp.zeros(n, jnp.int32), accepted
+        count = jnp.full(n, num_samples, jnp.int32)
+        return rejection_of(t, count, count)
 
     return build
 
@@ -145,8 +193,8 @@ def coefficients_of(estimator, log_w):
     num_rows = log_w.shape[0]
     batch = relbo.Batch(jnp.zeros(num_rows, int), jnp.zeros(num_rows, int))
     state = estimator.init(jax.random.key(0), table_pair(), 1)
-    draws = Draws(jnp.zeros(log_w.shape, int))
-    weights, _, info = estimator.coefficients(log_w, jnp.zeros_like(log_w), draws, state, batch)
+    draws = draws_of(jnp.zeros(log_w.shape, int), log_w, jnp.zeros_like(log_w))
+    weights, _, info = estimator.weigh(draws, state, batch)
     return weights.model, weights.proposal, info.bound
 
 
@@ -160,6 +208,40 @@ class Impossible(relbo.AbstractModel):
 
     def sample(self, key):
         raise NotImplementedError
+
+
+class Together(relbo.AbstractBatchPair):
+    """A pair run as a program for all rows together, on the very streams of the row-wise one."""
+
+    pair: relbo.Pair
+
+    @property
+    def num_features(self):
+        return num_features(self.pair)
+
+    @property
+    def has_path(self):
+        return relbo.Needs.PATH in offers(self.pair)
+
+    def draw(self, key, x, positions):
+        return self._on_keys(key, x, positions, self.pair.proposal.sample)
+
+    def noise(self, key, x, positions):
+        return self._on_keys(key, x, positions, lambda k, _: self.pair.proposal.noise(k))
+
+    def log_densities(self, x, z):
+        return view_of(self.pair, x).log_densities(z)
+
+    def transform(self, noise, x):
+        return view_of(self.pair, x).transform(noise)
+
+    def features(self, x):
+        return view_of(self.pair, x).features(jnp.float64)
+
+    def _on_keys(self, key, x, positions, function):
+        row = jnp.arange(jax.tree.leaves(x)[0].shape[0], dtype=jnp.int32)
+        keys = stream_keys(key, *jnp.meshgrid(row, positions, indexing="ij"))
+        return jax.vmap(lambda ks, one: jax.vmap(lambda k: function(k, one))(ks))(keys, x)
 
 
 def threshold_at_rate(pair, x, support, rate, acceptance):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import relbo
-from relbo.acceptance import log_odds_of
+from relbo.acceptance import log_odds_of, parse
 
 ACCEPTANCES = [relbo.Soft(0.5), relbo.Soft(), relbo.Soft(2.0), relbo.Soft(50.0), relbo.Hard(), relbo.Always()]
 POINTS = [-np.inf, -1e4, -300.0, -40.0, -3.0, -0.1, 0.0, 0.1, 3.0, 40.0, 300.0, 1e4, np.inf]
@@ -18,11 +18,11 @@ def reference(acceptance, u):
             return np.zeros_like(u), np.zeros_like(u)
         if isinstance(acceptance, relbo.Hard):
             return np.minimum(u, 0), (u < 0).astype(float)
-        t = np.longdouble(acceptance.t)
-        # (1 + e^{-tu})^{-1/t}; long double holds e^{11000}, beyond it the 1 is lost
-        exponent = -t * u
+        s = np.longdouble(acceptance.sharpness)
+        # (1 + e^{-su})^{-1/s}; long double holds e^{11000}, beyond it the 1 is lost
+        exponent = -s * u
         log_sum = np.where(exponent > 11_000, exponent, np.log1p(np.exp(np.minimum(exponent, 11_000))))
-        return -log_sum / t, 1 / (1 + np.exp(t * u))
+        return -log_sum / s, 1 / (1 + np.exp(s * u))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -34,7 +34,7 @@ def test_values_and_slopes(acceptance, dtype):
     assert got.dtype == dtype and got_slope.dtype == dtype
     tiny, rtol = float(jnp.finfo(dtype).tiny), 8 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(got, log_prob.astype(dtype), rtol=rtol, atol=tiny)
-    # e^{tu} amplifies the rounding of tu
+    # e^{su} amplifies the rounding of su
     np.testing.assert_allclose(got_slope, slope.astype(dtype), rtol=rtol * 2000, atol=tiny)
 
 
@@ -56,13 +56,13 @@ def test_slope_against_finite_differences(acceptance):
     np.testing.assert_allclose(acceptance.slope(u), difference, atol=1e-8)
 
 
-@pytest.mark.parametrize("t", [0.5, 1.0, 2.0])
-def test_second_derivative_of_soft(t):
-    # a user's code may differentiate the slope: g'' = -t s (1 - s), s = sigmoid(-t u)
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 2.0])
+def test_second_derivative_of_soft(sharpness):
+    # a user's code may differentiate the slope: g'' = -s g' (1 - g')
     u = jnp.asarray([-1e4, -2.0, 0.0, 0.7, 1e4])
-    second = jax.vmap(jax.grad(jax.grad(relbo.Soft(t).log_prob)))(u)
-    s = relbo.Soft(t).slope(u)
-    np.testing.assert_allclose(second, -t * s * (1 - s), atol=1e-14)
+    second = jax.vmap(jax.grad(jax.grad(relbo.Soft(sharpness).log_prob)))(u)
+    slope = relbo.Soft(sharpness).slope(u)
+    np.testing.assert_allclose(second, -sharpness * slope * (1 - slope), atol=1e-14)
 
 
 def test_soft_at_one_is_the_papers_acceptance():
@@ -73,21 +73,38 @@ def test_soft_at_one_is_the_papers_acceptance():
 
 def test_soft_tends_to_hard():
     u = jnp.linspace(-5, 5, 101)
-    gaps = [float(jnp.max(jnp.abs(relbo.Soft(t).log_prob(u) - relbo.Hard().log_prob(u)))) for t in (1.0, 10.0, 1e3)]
+    gaps = [float(jnp.max(jnp.abs(relbo.Soft(s).log_prob(u) - relbo.Hard().log_prob(u)))) for s in (1.0, 10.0, 1e3)]
     np.testing.assert_allclose(gaps, np.log(2) / np.array([1.0, 10.0, 1e3]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [1e-300, 1e-6, 0.01, 0.5, 0.9, 1 - 1e-9])
 @pytest.mark.parametrize("acceptance", ACCEPTANCES[:-1], ids=repr)
 def test_level_is_the_inverse(acceptance, rate):
-    u = acceptance.level(rate)
+    u = acceptance.level(jnp.asarray(rate))
     assert np.isfinite(u)
-    np.testing.assert_allclose(acceptance.log_prob(jnp.asarray(u)), np.log(rate), rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(acceptance.log_prob(u), np.log(rate), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_level_of_traced_rates_and_sharpnesses(dtype):
+    # settings may be traced: a curve over them is one compilation
+    rate = jnp.asarray([0.01, 0.5, 0.9, 0.5], dtype)
+    sharpness = jnp.asarray([0.5, 1.0, 2.0, 50.0], dtype)
+    u = jax.jit(jax.vmap(lambda r, s: relbo.Soft(s).level(r)))(rate, sharpness)
+    assert u.dtype == dtype
+    log_a = jax.vmap(lambda v, s: relbo.Soft(s).log_prob(v))(u, sharpness)
+    np.testing.assert_allclose(log_a, np.log(rate), rtol=1e-4 if dtype == jnp.float32 else 1e-10)
+    np.testing.assert_array_equal(jax.vmap(relbo.Hard().level)(rate), jnp.log(rate))
+
+
+def test_level_of_one_is_where_everything_is_accepted():
+    assert np.isposinf(relbo.Soft().level(jnp.asarray(1.0)))
+    assert relbo.Hard().level(jnp.asarray(1.0)) == 0
 
 
 def test_always_has_no_level():
     with pytest.raises(ValueError, match=r"must be able to reject.*Always\(\)"):
-        relbo.Always().level(0.5)
+        relbo.Always().level(jnp.asarray(0.5))
 
 
 def test_log_odds_at_the_edges():
@@ -96,3 +113,22 @@ def test_log_odds_at_the_edges():
     t = jnp.asarray([jnp.inf, jnp.inf, 2.0])
     np.testing.assert_array_equal(log_odds_of(log_p, log_q, t), [np.inf, -np.inf, -np.inf])
     assert log_odds_of(log_p.astype(jnp.float32), log_q.astype(jnp.float32), t).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("soft", relbo.Soft()),
+        ("soft:0.5", relbo.Soft(0.5)),
+        (" Hard ", relbo.Hard()),
+        ("always", relbo.Always()),
+    ],
+)
+def test_words(words, meant):
+    assert parse(words) == meant
+
+
+@pytest.mark.parametrize("words", ["", "medium", "soft:x", "soft:0", "soft:-1", "soft:nan", "hard:2", "soft:1:2"])
+def test_other_words_are_refused(words):
+    with pytest.raises(ValueError, match=r"acceptance must be soft:SHARPNESS \(> 0\), hard or always, got '.*'\.$"):
+        parse(words)

@@ -10,9 +10,9 @@ import pytest
 from helpers import table_pair
 
 import relbo
-from relbo import bounds, exact, rejection
-from relbo.estimators import REGISTRY
-from relbo.types import split_streams
+from relbo import bounds, exact, rejection, thresholds
+from relbo.streams import split_streams
+from relbo.view import Proposals, view_of
 
 KEY = jax.random.key(0)
 PAIR = table_pair(0, num_x=3)
@@ -24,6 +24,48 @@ CONSTRUCTION = {
     "VRS S=True": (lambda: relbo.VRS(True), ">= 2", "True"),
     "RLOO S=1": (lambda: relbo.RLOO(1), ">= 2", "1"),
     "VIMCO S=1": (lambda: relbo.VIMCO(1), ">= 2", "1"),
+    "VRS N < S": (lambda: relbo.VRS(3, num_proposals=2), "num_proposals must be an integer >= num_samples = 3", "2"),
+    "VRSRaw N = True": (lambda: relbo.VRSRaw(2, num_proposals=True), "VRSRaw: num_proposals", "True"),
+    "VRS threshold and rate": (lambda: relbo.VRS(2, 3.0, rate=0.5), "by threshold= or by rate=, not by both", "0.5"),
+    "VRSAll threshold and rate": (lambda: relbo.VRSAll(2, "fixed:3", rate=0.5), "not by both", "fixed:3"),
+    "RS threshold and rate": (lambda: relbo.RS(2, 3.0, rate=0.5), "not by both", "0.5"),
+    "VRS rate": (lambda: relbo.VRS(2, rate=1.5), "Rate: rate must be a number in (0, 1), or a schedule", "1.5"),
+    "VRS rate=0": (lambda: relbo.VRS(2, rate=0.0), "(0, 1)", "0.0"),
+    "VRS T nan": (lambda: relbo.VRS(2, math.nan), "real number or +inf", "nan"),
+    "words": (lambda: relbo.VRS(2, "speed:3"), "rate:RATE, quantile:GAMMA or fixed:T", "'speed:3'"),
+    "words without number": (lambda: relbo.VRS(2, "rate"), "rate:RATE, quantile:GAMMA or fixed:T", "'rate'"),
+    "words with another": (lambda: relbo.VRS(2, "rate:fast"), "rate:RATE, quantile:GAMMA or fixed:T", "'rate:fast'"),
+    "words out of range": (lambda: relbo.VRS(2, "rate:2"), "Rate: rate must be a number in (0, 1)", "2.0"),
+    "words quantile": (lambda: relbo.VRS(2, "quantile:1"), "Quantile: gamma must be a number in (0, 1)", "1.0"),
+    "words fixed": (lambda: relbo.VRS(2, "fixed:nan"), "real number or +inf", "nan"),
+    "no threshold": (lambda: thresholds.as_threshold(None), "set by threshold= or by rate=", "None"),
+    "bound in words": (lambda: bounds.parse("is:0"), "elbo, is:K or rs:K", "'is:0'"),
+    "IS k=0": (lambda: relbo.IS(0), ">= 1", "0"),
+    "RS k=0": (lambda: relbo.RS(0), ">= 1", "0"),
+    "Rate array": (lambda: relbo.Rate(jnp.asarray(1.0)), "(0, 1)", "1."),
+    "Rate warmup": (lambda: relbo.Rate(0.5, warmup=-1), "Rate: warmup must be an integer >= 0", "-1"),
+    "Quantile warmup": (lambda: relbo.Quantile(0.5, warmup=-1), "Quantile: warmup must be an integer >= 0", "-1"),
+    "Fixed warmup": (lambda: relbo.Fixed(0.5, warmup=-1), "Fixed: warmup must be an integer >= 0", "-1"),
+    "schedule without step": (
+        lambda: relbo.Rate(lambda step: 0.5).solve(jnp.zeros((1, 3)), relbo.Soft()),
+        "Rate: rate is a schedule: pass the step",
+        "none",
+    ),
+    "schedule of T without step": (
+        lambda: relbo.Fixed(lambda step: 0.5).solve(jnp.zeros((1, 3)), relbo.Soft()),
+        "Fixed: T is a schedule",
+        "none",
+    ),
+    **{
+        f"Gains {name}": (
+            lambda name=name: relbo.Gains(**{name: 0.0}),
+            f"Gains: {name} must be a finite number > 0",
+            "0.0",
+        )
+        for name in ("level", "fewest_visits", "spread", "lead", "lead_limit", "fall")
+    },
+    "Concrete temperature": (lambda: relbo.Concrete(temperature=0.0), "Concrete: temperature", "0.0"),
+    "REBAR temperature": (lambda: relbo.REBAR(temperature=-1.0), "REBAR: temperature", "-1.0"),
     "VRS max_rounds": (lambda: relbo.VRS(2, max_rounds=0), ">= 1", "0"),
     "gamma 0": (lambda: relbo.Quantile(0.0), r"(0, 1)", "0.0"),
     "gamma 1": (lambda: relbo.Quantile(1.0), r"(0, 1)", "1.0"),
@@ -31,21 +73,21 @@ CONSTRUCTION = {
     "gamma nan": (lambda: relbo.Quantile(math.nan), r"(0, 1)", "nan"),
     "Quantile num_draws": (lambda: relbo.Quantile(0.5, 0), ">= 1", "0"),
     "Quantile every": (lambda: relbo.Quantile(0.5, 10, 0), ">= 1", "0"),
-    "Rate z=0": (lambda: relbo.Rate(0.0), r"(0, 1)", "0.0"),
-    "Rate z=1": (lambda: relbo.Rate(1.0), r"(0, 1)", "1.0"),
+    "Rate 0": (lambda: relbo.Rate(0.0), r"(0, 1)", "0.0"),
+    "Rate 1": (lambda: relbo.Rate(1.0), r"(0, 1)", "1.0"),
     "Rate num_draws": (lambda: relbo.Rate(0.5, 0), ">= 1", "0"),
     "Fixed nan": (lambda: relbo.Fixed(math.nan), "real number or +inf", "nan"),
     "Fixed -inf": (lambda: relbo.Fixed(-math.inf), "real number or +inf", "-inf"),
-    "t=0": (lambda: relbo.Soft(0.0), "> 0", "0.0"),
-    "t=-1": (lambda: relbo.Soft(-1.0), "> 0", "-1.0"),
-    "t=inf": (lambda: relbo.Soft(math.inf), "finite", "inf"),
-    "t=nan": (lambda: relbo.Soft(math.nan), "> 0", "nan"),
+    "sharpness 0": (lambda: relbo.Soft(0.0), "> 0", "0.0"),
+    "sharpness -1": (lambda: relbo.Soft(-1.0), "> 0", "-1.0"),
+    "sharpness inf": (lambda: relbo.Soft(math.inf), "finite", "inf"),
+    "sharpness nan": (lambda: relbo.Soft(math.nan), "> 0", "nan"),
     "sbn no layer": (lambda: relbo.sbn(KEY, (), MEAN), ">= 1", "()"),
     "sbn width 0": (lambda: relbo.sbn(KEY, (3, 0), MEAN), ">= 1", "(3, 0)"),
     "sbn num_hidden": (lambda: relbo.sbn(KEY, (3,), MEAN, num_hidden=-1), ">= 0", "-1"),
     "exact.tuples": (lambda: exact.tuples(3, 0), ">= 1", "0"),
     "log_z_counted": (lambda: bounds.log_z_counted(1, jnp.asarray([3])), ">= 2", "1"),
-    "Rate with Always": (lambda: step(relbo.VRS(2, relbo.Rate(0.5), relbo.Always())), "0.5", "Always()"),
+    "Rate with Always": (lambda: step(relbo.VRS(2, relbo.Rate(0.5), relbo.Always())), "able to reject", "Always()"),
 }
 
 
@@ -71,6 +113,7 @@ ESTIMATORS = {
     "fixed": relbo.VRS(2, relbo.Fixed(3.0)),
     "quantile": relbo.VRS(2, relbo.Quantile(0.5, 10, 1)),
     "rate": relbo.VRS(2, relbo.Rate(0.5, 10)),
+    "online": relbo.VRS(2, relbo.Quantile(0.5, 10, None)),
 }
 
 
@@ -100,7 +143,9 @@ def test_index_out_of_range(name, rows, got):
     assert "[0, 3)" in str(error.value) and got in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("quantile", "rate"))])
+@pytest.mark.parametrize(
+    "name", ["fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("quantile", "rate", "online"))]
+)
 def test_index_out_of_range_inside_a_compiled_step(name):
     estimator = ESTIMATORS[name]
     state = estimator.init(KEY, PAIR, 3)
@@ -110,7 +155,7 @@ def test_index_out_of_range_inside_a_compiled_step(name):
 
 
 @pytest.mark.parametrize("num_data", [0, -1])
-@pytest.mark.parametrize("name", ["fixed", "quantile", "rate"])
+@pytest.mark.parametrize("name", ["fixed", "quantile", "rate", "online"])
 def test_num_data(name, num_data):
     with pytest.raises(ValueError, match=r"num_data must be an integer >= 1, got"):
         ESTIMATORS[name].threshold.init(num_data)
@@ -138,27 +183,34 @@ def test_sbn_data_mean_must_be_a_vector(data_mean):
         relbo.sbn(KEY, (2,), data_mean)
 
 
-@pytest.mark.parametrize("name", [n for n, cls in REGISTRY.items() if cls.requires is not relbo.AbstractProposal])
-def test_a_proposal_that_cannot_do_what_is_needed(name):
-    cls = REGISTRY[name]
-    with pytest.raises(ValueError, match=rf"{cls.__name__} needs.*{cls.requires.__name__}, got TableProposal"):
-        cls().init(KEY, PAIR, 3)
-
-
-@pytest.mark.parametrize("settings", [{"num_samples": 0, "max_rounds": 1}, {"num_samples": 1, "max_rounds": 0}])
-def test_sampler_settings(settings):
-    with pytest.raises(ValueError, match=r"must be an integer >= 1, got 0"):
-        rejection.sample(split_streams(KEY), (jnp.zeros(2),), lambda k, r: r, lambda r, z: (z, z), **settings)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_samples": 0, "max_rounds": 1}, "num_samples must be an integer >= 1, got 0."),
+        ({"num_samples": 1, "max_rounds": 0}, "max_rounds must be an integer >= 1, got 0."),
+        ({"num_samples": 4, "max_rounds": 1}, "num_proposals must be at least num_samples = 4, got 3."),
+    ],
+)
+def test_sampler_settings(settings, message):
+    view = view_of(PAIR, jnp.asarray([0, 1]))
+    z = jnp.zeros((2, 3), int)
+    first = Proposals(z, view.log_densities(z))
+    with pytest.raises(ValueError, match=message):
+        rejection.sample(view, split_streams(KEY), first, jnp.zeros(2), relbo.Soft(), **settings)
 
 
 WRONG_TYPES = {
     "relbo.VRS(2.0)": "VRS: num_samples must be an integer >= 2, got 2.0.",
-    "relbo.VRS(2, 0.5)": "VRS: threshold must be a threshold such as",
+    "relbo.VRS(2, num_proposals=4.0)": "VRS: num_proposals must be an integer >= num_samples = 2, got 4.0.",
+    "relbo.VRS(2, [0.5])": "threshold must be a threshold such as",
+    "relbo.VRS(2, True)": "threshold must be a threshold such as",
+    "relbo.VRS(2, rate='fast')": "Rate: rate must be a number in (0, 1), or a schedule, got 'fast'.",
+    "relbo.VRSAll(2, acceptance='soft')": "VRSAll: acceptance must be an acceptance such as",
     "relbo.VRS(2, acceptance='soft')": "got 'soft'.",
-    "relbo.Quantile('0.5')": "Quantile: gamma must be a number in (0, 1), got '0.5'.",
+    "relbo.Quantile('0.5')": "Quantile: gamma must be a number in (0, 1), or a schedule, got '0.5'.",
     "relbo.Quantile(0.5, 2.5)": "Quantile: num_draws must be an integer >= 1, got 2.5.",
-    "relbo.Fixed(None)": "Fixed: T must be a real number or +inf, got None.",
-    "relbo.Soft('1')": "Soft: t must be a finite number > 0, got '1'.",
+    "relbo.Fixed(None)": "Fixed: T must be a real number or +inf, or a schedule, got None.",
+    "relbo.Soft('1')": "Soft: sharpness must be a finite number > 0, got '1'.",
     "relbo.sbn(jax.random.key(0), [1], jnp.asarray([[0.5]]))": "sbn: data_mean must be a vector",
     "relbo.Rate(0.5).init(2.5)": "num_data must be an integer >= 1, got 2.5.",
     "relbo.VRS(np.int64(2), relbo.Quantile(np.float32(0.5), np.int32(3)), relbo.Soft(np.float64(0.5)))": "accepted",

@@ -4,6 +4,8 @@ Everything is enumerated in float64; true gradients are finite differences of th
 checked against itself.
 """
 
+import pathlib
+import re
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,7 +19,8 @@ from scipy.stats import norm
 import relbo
 from relbo import bounds, exact
 from relbo.models.toy import TableModel, TableProposal
-from relbo.rejection import LogProbs
+from relbo.thresholds import look_up
+from relbo.view import view_of
 
 X = jnp.asarray(0)
 STATES = jnp.arange(12)
@@ -102,6 +105,12 @@ def ours(at):
     return np.asarray(grads.model.table).reshape(-1), np.asarray(grads.proposal.table).reshape(-1)
 
 
+def test_the_page_and_this_file_name_the_same_tests():
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "errata.md").read_text()
+    named = set(re.findall(r"`(test_e\d+_\w+)`", page))
+    assert named == {name for name in globals() if re.match(r"test_e\d+_", name)}
+
+
 def test_e1_learning_signal(at):
     printed = at.log_p - at.log_q - np.logaddexp(0, at.minus_u)
     wrong = covariance(at.r, printed, (1 - at.s)[:, None] * at.grad_q)
@@ -163,12 +172,11 @@ def test_e6_constant_in_the_covariance(at):
 def test_e11_no_rejection_before_the_first_refresh():
     threshold, acceptance = relbo.Quantile(0.9, num_draws=20, every=3), relbo.Soft()
     batch = relbo.Batch(jnp.zeros(1, int), jnp.zeros(1, int))
-    first = LogProbs(jnp.zeros((1, 2)), jnp.zeros((1, 2)))
 
     @jax.jit
     def step(key, state, batch):
-        t, state = threshold.lookup(key, PAIR, state, batch, acceptance)
-        return t[0], threshold.follow(state, batch, t, first, acceptance)
+        reading = look_up(threshold, key, view_of(PAIR, batch.x), state, batch.index, acceptance)
+        return reading.t[0], threshold.update(state, batch.index, reading.t, jnp.zeros((1, 2)), acceptance)
 
     state, used = threshold.init(1), []
     for key in jax.random.split(jax.random.key(0), 5):
@@ -217,8 +225,8 @@ def test_e13_bounds_on_the_rate(at):
 
 
 def test_e13_rate_sets_the_rate():
-    solve = eqx.filter_jit(relbo.Rate(0.9, num_draws=20_000).solve)
-    t = float(solve(jax.random.key(0), PAIR, X))
+    log_w = jax.jit(lambda key: view_of(PAIR, X[None]).log_weights(key, 20_000))(jax.random.key(0))
+    t = float(eqx.filter_jit(relbo.Rate(0.9).solve)(log_w, relbo.Soft())[0])
     # standard error below sqrt(0.9 * 0.1 / 20000) = 0.0022: 0.012 is more than five of them, p < 1e-7
     assert float(jnp.exp(exact.log_z(PAIR, X, STATES, t))) == pytest.approx(0.9, abs=0.012)
 

@@ -8,14 +8,14 @@ from helpers import small_batch, small_sbn
 
 import relbo
 from relbo.estimators import ARM, IWAE, NVIL, REBAR, REINFORCE, RLOO, VIMCO, DisARM, MuProp
-from relbo.variance import compare, gradient_moments
+from relbo.variance import gradient_moments, gradient_noise
 
 PAIR, BATCH = small_sbn()[0], small_batch(2)
 
 
 def phi_variance(estimator, state=None, num_estimates=10_000):
     state = estimator.init(jax.random.key(0), PAIR, 2) if state is None else state
-    return float(compare(estimator, jax.random.key(3), PAIR, state, BATCH, num_estimates=num_estimates).phi[0])
+    return float(gradient_noise(estimator, jax.random.key(3), PAIR, state, BATCH, num_estimates=num_estimates).phi[0])
 
 
 def after_training(estimator, num_steps):
@@ -30,6 +30,7 @@ def after_training(estimator, num_steps):
 MARGIN = 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "better, worse",
     [(DisARM(), ARM()), (VIMCO(5), IWAE(5)), (RLOO(2), REINFORCE(2))],
@@ -39,6 +40,7 @@ def test_textbook_order(better, worse):
     assert phi_variance(better) < MARGIN * phi_variance(worse)
 
 
+@pytest.mark.slow
 def test_trained_nvil_has_less_variance_than_reinforce():
     estimator = NVIL(learning_rate=1e-2)
     state = after_training(estimator, 1_000)
@@ -46,6 +48,7 @@ def test_trained_nvil_has_less_variance_than_reinforce():
     assert scale * phi_variance(estimator, state) < MARGIN * phi_variance(REINFORCE())
 
 
+@pytest.mark.slow
 def test_tuning_lowers_the_variance_of_rebar_below_muprop():
     hot = REBAR(temperature=5.0, learning_rate=3e-2)
     tuned = phi_variance(hot, after_training(hot, 400))
@@ -53,6 +56,7 @@ def test_tuning_lowers_the_variance_of_rebar_below_muprop():
     assert tuned < MARGIN * phi_variance(MuProp())
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_the_estimates():
     estimator, key = RLOO(3), jax.random.key(6)
     state = estimator.init(key, PAIR, 2)
@@ -65,16 +69,17 @@ def test_moments_are_those_of_the_estimates():
         np.testing.assert_allclose(got, np.var(leaf, axis=0, ddof=1), atol=1e-12)
     assert float(moments.num_proposals) == 3
 
-    noise = compare(estimator, key, PAIR, state, BATCH, num_estimates=12, chunk=4)
+    noise = gradient_noise(estimator, key, PAIR, state, BATCH, num_estimates=12, chunk=4)
     total = sum(float(jnp.sum(v)) for v in jax.tree.leaves(moments.variance.model))
     signal = sum(float(jnp.sum(v**2)) for v in jax.tree.leaves(moments.mean.model))
     np.testing.assert_allclose(noise.theta, [total, 3 * total, np.sqrt(signal / total)], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_variance_falls_with_the_number_of_samples():
     """RLOO's theta-gradient is a mean of K terms: its variance per proposal does not depend on K."""
     one, four = (
-        compare(RLOO(k), jax.random.key(7), PAIR, relbo.types.EmptyState(), BATCH, num_estimates=20_000).theta
+        gradient_noise(RLOO(k), jax.random.key(7), PAIR, relbo.EmptyState.of(2), BATCH, num_estimates=20_000).theta
         for k in (2, 8)
     )
     np.testing.assert_allclose(four.per_proposal / one.per_proposal, 1.0, atol=0.1)
@@ -84,4 +89,4 @@ def test_variance_falls_with_the_number_of_samples():
 @pytest.mark.parametrize("options", [{"num_estimates": 15, "chunk": 10}, {"num_estimates": 10, "chunk": 1}])
 def test_bad_settings_are_refused(options):
     with pytest.raises(ValueError, match="gradient_moments"):
-        gradient_moments(RLOO(), jax.random.key(0), PAIR, relbo.types.EmptyState(), BATCH, **options)
+        gradient_moments(RLOO(), jax.random.key(0), PAIR, relbo.EmptyState.of(2), BATCH, **options)

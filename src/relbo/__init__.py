@@ -1,14 +1,20 @@
 """relbo: variational inference that buys posterior accuracy with compute."""
 
+from relbo import acceptance as acceptance
 from relbo import bounds as bounds
 from relbo import data as data
 from relbo import estimators as estimators
 from relbo import exact as exact
 from relbo import rejection as rejection
+from relbo import thresholds as thresholds
+from relbo import variance as variance
 from relbo.acceptance import AbstractAcceptance as AbstractAcceptance
 from relbo.acceptance import Always as Always
 from relbo.acceptance import Hard as Hard
 from relbo.acceptance import Soft as Soft
+from relbo.bounds import ELBO as ELBO
+from relbo.bounds import IS as IS
+from relbo.bounds import RS as RS
 from relbo.estimators import ARM as ARM
 from relbo.estimators import IWAE as IWAE
 from relbo.estimators import NVIL as NVIL
@@ -20,6 +26,9 @@ from relbo.estimators import RWS as RWS
 from relbo.estimators import VIMCO as VIMCO
 from relbo.estimators import VRS as VRS
 from relbo.estimators import AbstractEstimator as AbstractEstimator
+from relbo.estimators import AbstractPathEstimator as AbstractPathEstimator
+from relbo.estimators import AbstractScoreEstimator as AbstractScoreEstimator
+from relbo.estimators import AbstractVRS as AbstractVRS
 from relbo.estimators import Concrete as Concrete
 from relbo.estimators import DisARM as DisARM
 from relbo.estimators import DReG as DReG
@@ -31,6 +40,7 @@ from relbo.estimators import VRSRaw as VRSRaw
 from relbo.estimators import VRSWake as VRSWake
 from relbo.estimators import WakeSleep as WakeSleep
 from relbo.evaluate import evaluate as evaluate
+from relbo.models.base import AbstractBatchPair as AbstractBatchPair
 from relbo.models.base import AbstractBernoulliModel as AbstractBernoulliModel
 from relbo.models.base import AbstractBernoulliProposal as AbstractBernoulliProposal
 from relbo.models.base import AbstractModel as AbstractModel
@@ -38,15 +48,28 @@ from relbo.models.base import AbstractProposal as AbstractProposal
 from relbo.models.base import AbstractReparameterizedProposal as AbstractReparameterizedProposal
 from relbo.models.gaussian import linear_gaussian as linear_gaussian
 from relbo.models.sbn import sbn as sbn
+from relbo.posterior import Posterior as Posterior
+from relbo.posterior import posterior as posterior
+from relbo.streams import Streams as Streams
 from relbo.thresholds import AbstractThreshold as AbstractThreshold
 from relbo.thresholds import Fixed as Fixed
+from relbo.thresholds import Gains as Gains
 from relbo.thresholds import Quantile as Quantile
 from relbo.thresholds import Rate as Rate
+from relbo.thresholds import Reading as Reading
 from relbo.train.fit import FitResult as FitResult
 from relbo.train.fit import fit as fit
+from relbo.train.load import LoadedRun as LoadedRun
+from relbo.train.load import load as load
 from relbo.types import Batch as Batch
-from relbo.types import Bound as Bound
+from relbo.types import Draws as Draws
+from relbo.types import EmptyState as EmptyState
 from relbo.types import Info as Info
+from relbo.types import LogProbs as LogProbs
 from relbo.types import Pair as Pair
+from relbo.types import Weights as Weights
+from relbo.view import AbstractView as AbstractView
+from relbo.view import Needs as Needs
+from relbo.view import view_of as view_of
 
 __version__ = "0.1.0"

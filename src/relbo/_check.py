@@ -32,6 +32,15 @@ def is_real(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
 
 
+def is_number(value: Any, *, above: float | int = -math.inf, below: float | int = math.inf) -> bool:
+    """Whether `value` is a number strictly between the limits, or an array of them; traced values pass."""
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if isinstance(value, jax.Array | np.ndarray):
+        return np.issubdtype(value.dtype, np.floating) and bool(np.all((above < value) & (value < below)))
+    return is_real(value) and bool(above < value < below)
+
+
 def root_key(seed: int) -> PRNGKeyArray:
     """The key that a seed stands for."""
     require(is_int(seed, at_least=0) and seed < 2**32, "seed", "an integer from 0 to 2^32 - 1", seed)

@@ -5,7 +5,7 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 Tree = TypeVar("Tree")
 
@@ -20,6 +20,13 @@ def tree_add(a: Tree, b: Tree) -> Tree:
 def tree_scale(tree: Tree, factor: int | float | Float[Array, ""]) -> Tree:
     """Every leaf times a number."""
     return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
+
+
+def is_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all numbers of a tree are finite."""
+    # one sum per leaf: NaN and inf survive it
+    total = sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), jnp.zeros((), jnp.float32))
+    return jnp.isfinite(total)
 
 
 def attach_gradient(value: Float[Array, ""], grads: PyTree, params: PyTree) -> Float[Array, ""]:

@@ -11,14 +11,15 @@ Reference:
 """
 
 import abc
-import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from relbo._check import is_real, require
+from relbo._check import is_number, require
+from relbo.types import Number
 
 
 class AbstractAcceptance(eqx.Module):
@@ -33,56 +34,56 @@ class AbstractAcceptance(eqx.Module):
         """The derivative g'(u)."""
 
     @abc.abstractmethod
-    def level(self, rate: float) -> float:
-        """The u at which a proposal is accepted with probability `rate` in (0, 1)."""
+    def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
+        """The u at which a proposal is accepted with probability `rate` in (0, 1]."""
 
 
 @jax.custom_jvp
-def _soft(u: Array, t: Array) -> Array:
-    # -softplus(-t u) / t without ever forming t u where it could overflow to inf / inf
-    return jnp.minimum(u, 0) - jnp.log1p(jnp.exp(-t * jnp.abs(u))) / t
+def _soft(u: Array, sharpness: Array) -> Array:
+    # -softplus(-s u) / s without ever forming s u where it could overflow to inf / inf
+    return jnp.minimum(u, 0) - jnp.log1p(jnp.exp(-sharpness * jnp.abs(u))) / sharpness
 
 
 @_soft.defjvp
 def _soft_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # autodiff of the expression above is NaN at u = +-inf; t is a constant
-    (u, t), (du, _) = primals, tangents
-    return _soft(u, t), jax.nn.sigmoid(-t * u) * du
+    # autodiff of the expression above is NaN at u = +-inf; the sharpness is a constant
+    (u, sharpness), (du, _) = primals, tangents
+    return _soft(u, sharpness), jax.nn.sigmoid(-sharpness * u) * du
 
 
 class Soft(AbstractAcceptance):
-    r"""Smooth acceptance a = (1 + e^{-t u})^{-1/t}.
+    r"""Smooth acceptance a = (1 + e^{-s u})^{-1/s}.
 
-    At t = 1 this is the paper's a = w / (w + M); as t grows it tends to `Hard`.
+    At sharpness s = 1 this is the paper's a = w / (w + M); as s grows it tends to `Hard`.
 
-        g(u) = -softplus(-t u) / t,    g'(u) = sigmoid(-t u)
+        g(u) = -softplus(-s u) / s,    g'(u) = sigmoid(-s u)
 
     Args:
-        t: sharpness, t > 0.
+        sharpness: s > 0.
     """
 
-    t: float = eqx.field(static=True, default=1.0)
+    sharpness: Number = 1.0
 
     def __check_init__(self) -> None:
-        require(is_real(self.t) and 0 < self.t < math.inf, "Soft: t", "a finite number > 0", self.t)
+        require(is_number(self.sharpness, above=0), "Soft: sharpness", "a finite number > 0", self.sharpness)
 
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """Computes g(u) = -softplus(-t u) / t."""
-        return _soft(u, jnp.asarray(self.t, u.dtype))
+        """Computes g(u) = -softplus(-s u) / s."""
+        return _soft(u, jnp.asarray(self.sharpness, u.dtype))
 
     def slope(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """Computes g'(u) = sigmoid(-t u), which is 1 - a at t = 1."""
-        return jax.nn.sigmoid(-jnp.asarray(self.t, u.dtype) * u)
+        """Computes g'(u) = sigmoid(-s u), which is 1 - a at s = 1."""
+        return jax.nn.sigmoid(-jnp.asarray(self.sharpness, u.dtype) * u)
 
-    def level(self, rate: float) -> float:
-        """The u at which a = rate, from rate^-t = 1 + e^{-t u}."""
-        exponent = -self.t * math.log(rate)
-        log_odds = math.log(math.expm1(exponent)) if exponent < 700 else exponent
-        return -log_odds / self.t
+    def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
+        """The u at which a = rate, from rate^-s = 1 + e^{-s u}."""
+        sharpness = jnp.asarray(self.sharpness, rate.dtype)
+        exponent = -sharpness * jnp.log(rate)
+        return -(exponent + jnp.log(-jnp.expm1(-exponent))) / sharpness  # log(e^exponent - 1), which cannot overflow
 
 
 class Hard(AbstractAcceptance):
-    """Classical rejection sampling, a = min(1, e^u): the limit of `Soft` as t grows."""
+    """Classical rejection sampling, a = min(1, e^u): the limit of `Soft` as its sharpness grows."""
 
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Computes g(u) = min(0, u)."""
@@ -92,9 +93,9 @@ class Hard(AbstractAcceptance):
         """Computes g'(u) = 1 where u < 0, else 0."""
         return jnp.where(u < 0, jnp.ones_like(u), jnp.zeros_like(u))
 
-    def level(self, rate: float) -> float:
+    def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
         """The u at which a = rate, log(rate)."""
-        return math.log(rate)
+        return jnp.log(rate)
 
 
 class Always(AbstractAcceptance):
@@ -108,12 +109,9 @@ class Always(AbstractAcceptance):
         """Computes g'(u) = 0."""
         return jnp.zeros_like(u)
 
-    def level(self, rate: float) -> float:
+    def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
         """There is none: every proposal is accepted."""
-        raise ValueError(
-            f"Rate: the acceptance must be able to reject to reach a rate of {rate}, got Always(). "
-            "Use Soft() or Hard()."
-        )
+        raise ValueError("Rate: the acceptance must be able to reject, got Always(). Use Soft() or Hard().")
 
 
 def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) -> Float[Array, "*s"]:
@@ -123,3 +121,19 @@ def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) 
     """
     u = log_p - log_q + jnp.asarray(t, log_p.dtype)
     return jnp.where(jnp.isneginf(log_p), -jnp.inf, u)
+
+
+def parse(text: str) -> AbstractAcceptance:
+    """Reads `soft:SHARPNESS`, `soft`, `hard` or `always`."""
+    kind, _, number = text.strip().lower().partition(":")
+    makers: dict[str, Callable[[], AbstractAcceptance]] = {
+        "soft": lambda: Soft(float(number or 1.0)),
+        "hard": Hard,
+        "always": Always,
+    }
+    try:
+        if number and kind != "soft":
+            raise KeyError(kind)
+        return makers[kind]()
+    except (KeyError, ValueError):
+        raise ValueError(f"acceptance must be soft:SHARPNESS (> 0), hard or always, got {text!r}.") from None

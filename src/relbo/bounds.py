@@ -7,19 +7,120 @@ With log w_i = log p(x, z_i) - log q(z_i | x), u = log w + T and g = log a:
     R-ELBO  mean_i A_i + log Z_R,   A = log w - g(u)     z_i ~ r
     RS-k    log mean_i exp A_i + log Z_R                 z_i ~ r
 
-For t = 1, exp A = w + M. Since E_r[exp A] = p(x) / Z_R, an estimate of Z_R that is unbiased and independent of the
-accepted z_i keeps E[exp(RS-k)] = p(x), hence a lower bound by Jensen. Two such estimates are offered, fresh draws
-and (k-1)/(N-1). The tempting k/N is biased upwards and would break the bound.
+For the paper's acceptance, exp A = w + M. Since E_r[exp A] = p(x) / Z_R, an estimate of Z_R that is unbiased and
+independent of the accepted z_i keeps E[exp(RS-k)] = p(x), hence a lower bound by Jensen. Two such estimates are
+offered, fresh draws and (k-1)/(N-1). The tempting k/N is biased upwards and would break the bound.
+
+A bound has a name on every surface: `ELBO()`, `IS(k)`, `RS(k)` and the words `elbo`, `is:K`, `rs:K`. ELBO is IS-1,
+and the R-ELBO is RS-1.
 
 All functions reduce the last axis.
 """
 
+import abc
+import re
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.special
 from jax.scipy.special import digamma, logsumexp
 from jaxtyping import Array, Float, Int
 
+from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Soft
+from relbo.thresholds import AbstractThreshold, as_threshold
+from relbo.types import Number
+
+
+class AbstractBound(eqx.Module):
+    """A lower bound on log p(x), in nats; `str(bound)` is how the command line says it."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """What tables and pictures call it."""
+
+
+class ELBO(AbstractBound):
+    """The evidence lower bound, E_q log w."""
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it."""
+        return "ELBO"
+
+    def __str__(self) -> str:
+        return "elbo"
+
+
+class IS(AbstractBound):
+    """The importance-weighted bound IS-k, E_q log mean_k w (Burda et al. 2016).
+
+    Args:
+        num_samples: k >= 1, draws from q.
+    """
+
+    num_samples: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        require(is_int(self.num_samples, at_least=1), "IS: num_samples", "an integer >= 1", self.num_samples)
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it."""
+        return f"IS-{self.num_samples}"
+
+    def __str__(self) -> str:
+        return f"is:{self.num_samples}"
+
+
+class RS(AbstractBound):
+    """The resampled bound RS-k, E_r log mean_k exp A + log Z_R; RS-1 is the R-ELBO.
+
+    Args:
+        num_samples: k >= 1, draws from r.
+        threshold: how T is set, as a threshold, a number or words; None leaves it to whoever evaluates.
+        acceptance: the acceptance function; None likewise.
+    """
+
+    num_samples: int = eqx.field(static=True)
+    threshold: AbstractThreshold | None = None
+    acceptance: AbstractAcceptance | None = None
+
+    def __init__(
+        self,
+        num_samples: int,
+        threshold: AbstractThreshold | Number | str | None = None,
+        acceptance: AbstractAcceptance | None = None,
+        *,
+        rate: Any = None,
+    ) -> None:
+        require(is_int(num_samples, at_least=1), "RS: num_samples", "an integer >= 1", num_samples)
+        self.num_samples = num_samples
+        self.threshold = None if threshold is None and rate is None else as_threshold(threshold, rate)
+        self.acceptance = acceptance
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it."""
+        return "R-ELBO" if self.num_samples == 1 else f"RS-{self.num_samples}"
+
+    def __str__(self) -> str:
+        return f"rs:{self.num_samples}"
+
+
+def parse(bound: AbstractBound | str) -> AbstractBound:
+    """Reads `elbo`, `is:K` or `rs:K`; a bound is returned as it is."""
+    if isinstance(bound, AbstractBound):
+        return bound
+    match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]{0,8})", bound.strip().lower()) if isinstance(bound, str) else None
+    if match is None:
+        raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {bound!r}.")
+    kinds = {None: lambda k: ELBO(), "is": IS, "rs": RS}
+    return kinds[match[1]](int(match[2] or 1))
 
 
 def elbo(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
@@ -94,17 +195,49 @@ def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[A
     return jnp.log(jnp.asarray(num_accepted - 1, n.dtype)) - jnp.log(n - 1)
 
 
-def log_z_unbiased(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[Array, "*b"]:
-    r"""Digamma(k) - digamma(N): unbiased for log Z_R itself, N the proposals until the k-th acceptance.
+def log_z_unbiased(
+    num_accepted: Int[Array, "*b"], num_proposals: Int[Array, "*b"], num_samples: int, budget: int
+) -> Float[Array, "*b"]:
+    r"""Unbiased for log Z_R itself, from the counts of a row that stops by the rule of `relbo.rejection`.
 
-    Use it where log Z_R is added outside a logarithm, as in the R-ELBO. For k = 1 it is minus the harmonic number
-    H_{N-1}, whose mean is sum_j P(N > j)/j = sum_j (1 - Z)^j / j = -log Z; k > 1 follows since
-    digamma(N) - digamma(k) is the only function of N with mean -log Z. It is exactly 0 when nothing was rejected.
+    Use it where log Z_R is added outside a logarithm, as in the R-ELBO. With n_S the proposals up to the S-th
+    acceptance, digamma(S) - digamma(n_S) is unbiased: for S = 1 it is minus the harmonic number H_{n-1}, whose mean is
+    sum_j P(n > j)/j = sum_j (1 - Z)^j / j = -log Z; S > 1 follows since digamma(n) - digamma(S) is the only function
+    of n with mean -log Z. A row that goes on beyond N proposals stops at n_S. One that finished with K acceptances
+    among N has its mean given K instead, over where the S-th of them may have stood,
+
+        digamma(S) - E[digamma(n_S) | K of N],    E[H_{n_S - 1} | K of N] = sum_{j < N} P(n_S > j | K of N) / j,
+
+    with hypergeometric probabilities (Rao and Blackwell). It is exactly 0 when nothing was rejected.
+
+    Args:
+        num_accepted: K of each row.
+        num_proposals: n of each row, N if it finished within its budget.
+        num_samples: S.
+        budget: N >= S.
     """
-    n = jnp.asarray(num_proposals, jnp.result_type(float))
-    k = jnp.asarray(num_accepted, n.dtype)
-    # a compiler may evaluate digamma(k) itself, and differently in the last bit: the 0 must not rest on that
-    return jnp.where(n == k, 0, digamma(k) - digamma(n))
+    table = jnp.asarray(_within_budget(num_samples, budget), jnp.result_type(float))
+    n = jnp.asarray(jnp.maximum(num_proposals, num_samples), table.dtype)
+    within = table[jnp.clip(num_accepted - num_samples, 0, budget - num_samples)]
+    return jnp.where(num_proposals > budget, digamma(jnp.asarray(num_samples, n.dtype)) - digamma(n), within)
+
+
+def _within_budget(num_samples: int, budget: int) -> np.ndarray:
+    # the estimate for K = S, ..., N acceptances among N proposals: minus the sum over S <= j < N of P(n_S > j | K) / j
+    accepted = np.arange(num_samples, budget + 1)[None]
+    j = np.arange(num_samples, budget)[:, None]
+
+    def log_choose(n: np.ndarray | int, k: np.ndarray | int) -> np.ndarray:
+        possible = (k >= 0) & (k <= n)
+        k = np.where(possible, k, 0)
+        value = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+        return np.where(possible, value, -np.inf)
+
+    late = sum(
+        np.exp(log_choose(j, i) + log_choose(budget - j, accepted - i) - log_choose(budget, accepted))
+        for i in range(num_samples)  # acceptances among the first j proposals
+    )
+    return -np.sum(late / j, axis=0)
 
 
 def kl_from_signal(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:
@@ -119,3 +252,9 @@ def kl_from_signal(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:
 def effective_sample_size(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
     """Kish's effective sample size (sum w)^2 / sum w^2 of importance weights."""
     return jnp.exp(2 * logsumexp(log_w, axis=-1) - jax.scipy.special.logsumexp(2 * log_w, axis=-1))
+
+
+def relative_variance(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
+    """Variance of the mean of exp(log w) over its square, from k independent draws."""
+    weights = jnp.exp(log_w - jnp.max(log_w, axis=-1, keepdims=True))
+    return jnp.var(weights, axis=-1) / jnp.mean(weights, axis=-1) ** 2 / log_w.shape[-1]

@@ -1,11 +1,11 @@
 r"""Evaluation: ELBO, IS-k and RS-k of any model, streamed so that memory does not grow with k or the data.
 
-    elbo     mean log w, one draw from q
-    is:K     log mean_K w                              K draws from q
-    rs:K     log mean_K exp A + log Zhat               K draws from r
+    ELBO     mean log w, one draw from q
+    IS-k     log mean_k w                              k draws from q
+    RS-k     log mean_k exp A + log Zhat               k draws from r
 
 For RS the threshold of a point comes from a separate draw, Zhat from fresh proposals that are independent of both
-(never K/N), and IS at K / Z_R draws, which costs the same, is computed beside it.
+(never k/N), and IS at k / Z_R draws, which costs the same, is computed beside it.
 
 Every value comes with two errors: the standard error over datapoints, and the Monte-Carlo error of the mean, from
 repeating the evaluation with other random numbers.
@@ -13,7 +13,6 @@ repeating the evaluation with other random numbers.
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,35 +25,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 from relbo import bounds as bound_functions
 from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Soft
-from relbo.estimators._score import log_densities
-from relbo.estimators.vrs import draw_accepted
-from relbo.rejection import row_keys
-from relbo.thresholds import AbstractThreshold, Quantile
-from relbo.types import Pair, Streams
+from relbo.bounds import IS, RS, AbstractBound
+from relbo.rejection import draw_accepted
+from relbo.streams import Streams, row_keys
+from relbo.thresholds import AbstractThreshold, Quantile, as_threshold
+from relbo.types import Number, Pair
+from relbo.view import view_of
 
 LANES = 1_000
 """Draws that are evaluated at once: few enough to stay in cache, many enough to fill the matrix products."""
 FRESH_DRAWS = 1_000
 """Draws behind T and behind Zhat in RS-k."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BoundName:
-    """A parsed bound: `elbo`, `is:K` or `rs:K`."""
-
-    kind: str
-    num_samples: int
-
-    @classmethod
-    def parse(cls, text: str) -> "BoundName":
-        """Reads `elbo`, `is:K` or `rs:K`."""
-        match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]*)", text.strip().lower())
-        if match is None:
-            raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {text!r}.")
-        return cls(match[1] or "elbo", int(match[2] or 1))
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "elbo" else f"{self.kind}:{self.num_samples}"
+RS_ROWS = 50
+"""Datapoints whose draws from r are sought together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +57,12 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """Mean over datapoints and repeats."""
+        """The bound, mean over datapoints."""
         return float(self.values.mean())
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean over datapoints; NaN for a single one."""
+        """Standard deviation of `mean` over other sets of datapoints; NaN for a single one."""
         size = self.values.shape[1]
         return float(self.per_datapoint.std(ddof=1) / math.sqrt(size)) if size > 1 else math.nan
 
@@ -107,9 +90,10 @@ class Estimate:
 
 def log_weights_of(pair: Pair, row_key: PRNGKeyArray, x: PyTree, position: Int[Array, " k"]) -> Float[Array, " k"]:
     """Log w of the draws at the given positions of a datapoint's stream."""
+    condition = pair.proposal.condition(x)
 
     def one(j: Array) -> Array:
-        z, log_q = pair.proposal.sample_and_log_prob(jax.random.fold_in(row_key, j), x)
+        z, log_q = pair.proposal.sample_and_log_prob(jax.random.fold_in(row_key, j), condition)
         return pair.model.log_joint(x, z) - log_q
 
     return jax.vmap(one)(position)
@@ -146,29 +130,31 @@ def _resampled(
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
     split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
+    fresh = jnp.arange(FRESH_DRAWS, dtype=jnp.int32)
 
     def prepare(args: tuple[Array, PyTree]) -> tuple[Array, Array]:
         key, row = args
-        t = threshold.solve(key[0], pair, row, acceptance)
-        fresh = log_weights_of(pair, key[1], row, jnp.arange(FRESH_DRAWS))
-        return t, bound_functions.log_z_fresh(fresh, t, acceptance)
+        log_w = log_weights_of(pair, key[0], row, jnp.arange(max(threshold.fresh_draws, 1), dtype=jnp.int32))
+        t = threshold.solve(log_w[None], acceptance)[0]
+        return t, bound_functions.log_z_fresh(log_weights_of(pair, key[1], row, fresh), t, acceptance)
 
     t, log_z = jax.lax.map(prepare, (split, x))  # a row at a time: its draws alone fill the matrix products
     # the draws of a block share one key; the other two streams belong to rows
     streams = Streams(*jax.random.split(split[0, 2], 3))
-    accepted = draw_accepted(streams, pair, x, t, acceptance, num_samples=k, max_rounds=max_rounds)
-    log_p, log_q = log_densities(pair, x, accepted.z)
+    accepted = draw_accepted(view_of(pair, x), streams, t, acceptance, num_samples=k, max_rounds=max_rounds)
+    log_p, log_q = accepted.log_probs
     return bound_functions.rs(log_p - log_q, t, log_z, acceptance), jnp.exp(log_z)
 
 
 def evaluate(
     pair: Pair,
     x: PyTree,
-    bounds: Sequence[str] = ("elbo", "is:25"),
+    bounds: Sequence[AbstractBound | str] | AbstractBound | str = ("elbo", "is:25"),
     *,
     key: PRNGKeyArray,
     repeats: int = 2,
-    threshold: AbstractThreshold | None = None,
+    threshold: AbstractThreshold | Number | str | None = None,
+    rate: Number | None = None,
     acceptance: AbstractAcceptance | None = None,
     max_rounds: int = 10_000,
     on_progress: Callable[[int], None] | None = None,
@@ -178,21 +164,23 @@ def evaluate(
     Args:
         pair: model and proposal.
         x: datapoints, the first axis of every leaf running over them.
-        bounds: any of `elbo`, `is:K`, `rs:K`.
+        bounds: `relbo.ELBO()`, `relbo.IS(k)`, `relbo.RS(k)` or their words `elbo`, `is:K`, `rs:K`; one or several.
         key: randomness.
         repeats: independent evaluations, >= 2 for a Monte-Carlo error.
-        threshold: how T is set for RS; by default the 0.9 quantile over 1,000 draws.
-        acceptance: acceptance of RS; by default `Soft()`.
-        max_rounds: RS gives up on a point after max_rounds * K proposals.
+        threshold: how T is set for an RS that does not say so itself: a threshold, a number or words; by default the
+            0.9 quantile over 1,000 draws.
+        rate: short for a threshold that has this acceptance rate on 1,000 draws.
+        acceptance: acceptance of an RS that does not say so itself; by default `Soft()`.
+        max_rounds: RS gives up on a point after max_rounds * k proposals.
         on_progress: called with the number of draws done since the last call.
 
     Returns:
         An `Estimate` for each bound, under its name.
     """
     require(is_int(repeats, at_least=1), "evaluate: repeats", "an integer >= 1", repeats)
-    threshold = Quantile(0.9, num_draws=FRESH_DRAWS) if threshold is None else threshold
-    acceptance = Soft() if acceptance is None else acceptance
-    names = [BoundName.parse(b) for b in bounds]
+    usual = as_threshold(threshold, rate, default=Quantile(0.9, FRESH_DRAWS), num_draws=FRESH_DRAWS)
+    wanted = [bounds] if isinstance(bounds, str | AbstractBound) else list(bounds)
+    named = [bound_functions.parse(bound) for bound in wanted]
     leaves = jax.tree.leaves(x)
     require(len(leaves) > 0 and np.shape(leaves[0])[:1] not in ((), (0,)), "evaluate: x", "at least one datapoint", x)
     report = on_progress or (lambda done: None)
@@ -205,36 +193,41 @@ def evaluate(
             report(keep * k)
         return np.concatenate(parts)
 
+    def resampled(bound: RS, key: PRNGKeyArray) -> np.ndarray:
+        rule = usual if bound.threshold is None else bound.threshold
+        accept = bound.acceptance or acceptance or Soft()
+        parts = []
+        for keys, rows, keep in _blocks(key, x, RS_ROWS):
+            rs, z = _resampled(pair, keys, rows, bound.num_samples, rule, accept, max_rounds)
+            parts.append(np.stack([np.asarray(rs)[:keep], np.asarray(z)[:keep]]))
+            report(keep * bound.num_samples)
+        return np.concatenate(parts, axis=1)
+
     result: dict[str, Estimate] = {}
-    for name in names:
-        keys = jax.random.split(jax.random.fold_in(key, _stable_number(name)), repeats + 1)
-        if name.kind != "rs":
-            values = np.stack([importance(name.num_samples, k, name.num_samples) for k in keys[:repeats]])
-            result[str(name)] = Estimate(str(name), values)
+    for bound in named:
+        name, k = str(bound), num_draws(bound)
+        stable = k + 2**24 * isinstance(bound, RS)  # a bound's random numbers do not depend on the others asked for
+        keys = jax.random.split(jax.random.fold_in(key, stable), repeats + 1)
+        if not isinstance(bound, RS):
+            result[name] = Estimate(name, np.stack([importance(k, one, k) for one in keys[:repeats]]))
             continue
-        runs = []
-        for repeat_key in keys[:repeats]:
-            parts = []
-            for block_keys, rows, keep in _blocks(repeat_key, x, 50):
-                rs, z = _resampled(pair, block_keys, rows, name.num_samples, threshold, acceptance, max_rounds)
-                parts.append(np.stack([np.asarray(rs)[:keep], np.asarray(z)[:keep]]))
-                report(keep * name.num_samples)
-            runs.append(np.concatenate(parts, axis=1))
-        both = np.stack(runs)  # (repeats, 2, n)
-        rate = float(both[:, 1].mean())
-        matched = round(name.num_samples / rate)
+        both = np.stack([resampled(bound, one) for one in keys[:repeats]])  # (repeats, 2, n)
+        rate_seen = float(both[:, 1].mean())
+        matched = round(k / rate_seen)
         extra = {
-            "acceptance_rate": rate,
+            "acceptance_rate": rate_seen,
             "matched_is_samples": matched,
             # in chunks of is:K, whose program serves any number of draws: `matched` differs from run to run
-            "matched_is_mean": float(importance(matched, keys[repeats], name.num_samples).mean()),
+            "matched_is_mean": float(importance(matched, keys[repeats], k).mean()),
         }
-        result[str(name)] = Estimate(str(name), both[:, 0], extra)
+        result[name] = Estimate(name, both[:, 0], extra)
     return result
 
 
-def _stable_number(name: BoundName) -> int:
-    return name.num_samples + 2**24 * (name.kind == "rs")
+def num_draws(bound: AbstractBound | str) -> int:
+    """Draws per datapoint that `evaluate` reports to `on_progress` for a bound."""
+    bound = bound_functions.parse(bound)
+    return bound.num_samples if isinstance(bound, IS | RS) else 1
 
 
 def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[Shaped[Array, "b ..."], PyTree, int]]:
@@ -244,9 +237,9 @@ def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[Shaped[Ar
     keys = row_keys(key, total)
     for start in range(0, total, size):
         rows = np.minimum(np.arange(start, start + size), total - 1)
-        yield keys[rows], jax.tree.map(lambda v, rows=rows: _as_input(v[rows]), x), min(size, total - start)
+        yield keys[rows], jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x), min(size, total - start)
 
 
-def _as_input(v: Array | np.ndarray) -> Array:
-    # stored images are bytes of 0 and 1
+def as_input(v: Array | np.ndarray) -> Array:
+    """An array as models take it: stored images are bytes of 0 and 1, and become floats."""
     return jnp.asarray(v, jnp.result_type(float)) if v.dtype == np.uint8 else jnp.asarray(v)

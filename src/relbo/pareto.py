@@ -17,21 +17,24 @@ PRIOR_STRENGTH, PRIOR_SHAPE = 10, 0.5
 
 
 def khat(log_weights: np.ndarray) -> float:
-    """The shape k of the upper tail of the weights; NaN with fewer than 25 weights, -inf if they are all equal.
+    """The shape k of the upper tail of the weights; NaN with fewer than 25 or impossible ones, -inf if all are equal.
 
     Args:
         log_weights: (n,) log weights, -inf for impossible draws.
     """
-    log_w = np.sort(np.asarray(log_weights, np.float64))
+    given = np.asarray(log_weights)
+    log_w = np.sort(given.astype(np.float64))
     size = log_w.shape[0]
     num_tail = int(np.ceil(min(0.2 * size, 3 * np.sqrt(size))))
-    if num_tail < MIN_TAIL:
+    if num_tail < MIN_TAIL or not np.isfinite(log_w[-1]):
         return float("nan")
+    # weights that differ by rounding are equal: there is no tail to be fitted to it
+    rounding = 16 * np.finfo(given.dtype).eps * max(abs(log_w[-1]), 1.0)
     log_w = log_w - log_w[-1]
     cutoff = max(log_w[-num_tail - 1], np.log(np.finfo(np.float64).tiny))
-    tail = log_w[log_w > cutoff]
+    tail = log_w[log_w > cutoff + rounding]
     if tail.shape[0] < MIN_TAIL:
-        return float("-inf") if log_w[0] == log_w[-1] else float("nan")
+        return float("-inf") if log_w[0] >= -rounding else float("nan")
     return fit_shape(np.exp(tail) - np.exp(cutoff))
 
 

@@ -1,267 +1,251 @@
-r"""The rejection sampler (Algorithm 1), without stragglers.
+r"""The rejection sampler (Algorithm 1 of the paper, with a budget), without stragglers.
 
-Every row i owns an endless stream of proposals: the j-th uses a key that is a hash of (i, j), so it is the same
-whoever asks for it and whenever. A row's draws are the *first* S accepted in its stream. Hence they are iid
-from r(z) proportional to q(z) a(z), and they depend neither on the other rows nor on the schedule below.
+Every row owns an endless stream of proposals (`relbo.streams`). It evaluates the first N and uses *all* that are
+accepted among them. Only a row with fewer than S acceptances goes on, to exactly S. This stopping rule looks at
+nothing but acceptances, so given their number K the accepted draws are iid from r(z) proportional to q(z) a(z), and
+they depend neither on the other rows nor on the schedule of the late rounds. N = S is the paper's algorithm.
 
-Schedule. The first round evaluates S proposals of every row, none of which can be wasted. What is left is done in
-rounds of a few fixed widths, always one compiled program: a row asks for as many lanes as it still misses draws,
-or for a fixed fraction of what it has drawn so far if that is more (so that what it may overdraw is bounded by
-that fraction), the rows that have drawn least are served first, and each round has the greatest width that the
-demand fills.
+The first round is one evaluation of full width. Late rounds are a loop whose lanes the view of the pair plans
+(`relbo.lanes`). Nothing is moved in memory: what counts is a mask over N + S places, N for the first round and S for
+what came later.
 
 Reference:
     Grover et al. (2018), "Variational Rejection Sampling", Algorithm 1, https://arxiv.org/abs/1804.01712.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped, UInt32
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from relbo._check import is_int, refuse_if, require
-from relbo._hash import threefry
-from relbo.types import Streams
-
-OVERDRAW = 0.2
-"""A row asks for at most this fraction of its proposals so far beyond the draws that it misses."""
-SHARES, NARROWEST = (16, 4), 8
-"""Rounds are 1/16 or 1/4 of the first one wide, and at least 8: each further width costs seconds of compilation."""
-
-FEW = 256
-"""Up to this size all pairs are compared instead of searched."""
-
-
-class LogProbs(NamedTuple):
-    """Log densities of one proposal."""
-
-    log_p: Float[Array, "*s"]
-    log_q: Float[Array, "*s"]
+from relbo._tree import is_finite
+from relbo.acceptance import AbstractAcceptance, log_odds_of
+from relbo.lanes import place_of, running_sum
+from relbo.streams import Streams, grid, log_uniform, stream_words
+from relbo.types import Draws, LogProbs, Weights
+from relbo.view import AbstractView, Proposals
 
 
 class Accepted(NamedTuple):
-    """What the sampler returns."""
+    """What the sampler returns: N + S places for each row, and which of them hold accepted draws."""
 
-    z: PyTree[Shaped[Array, "b s ..."]]
-    """The first S accepted proposals of each row, iid from r; undefined where `exhausted`."""
+    z: PyTree[Shaped[Array, "b k ..."]]
+    """The first N proposals of each row, then S places for draws that were accepted later."""
+    log_probs: LogProbs
+    """(b, N + S) log densities."""
+    used: Bool[Array, "b k"]
+    """Places that hold an accepted draw: iid from r given their number."""
+    num_used: Int[Array, " b"]
+    """K, how many there are: from S to N for a row that finished in the first round, S for one that went on."""
     num_proposals: Int[Array, " b"]
-    """N, the proposals up to and including the S-th acceptance (the cap where `exhausted`)."""
+    """N for a row that finished in the first round, else proposals up to its S-th acceptance (the cap if exhausted)."""
     exhausted: Bool[Array, " b"]
-    """Rows that drew max_rounds * S proposals without S acceptances."""
-    first: LogProbs
-    """(b, S) log densities of the first S proposals of each row: iid from q, accepted or not."""
+    """Rows that drew all they may without S acceptances; none of their draws is used."""
     num_evaluated: Int[Array, ""]
     """Proposals evaluated for the whole batch, the wasted ones included."""
-    log_probs: LogProbs | None = None
-    """(b, S) log densities of the accepted draws."""
-    position: Int[Array, "b s"] | None = None
-    """Where in its row's stream each accepted draw stood; those below S are of the first round."""
-    first_z: PyTree = ()
-    """(b, S, ...) the first S proposals of each row themselves, iid from q."""
 
 
-class _Progress(NamedTuple):
-    kept: tuple[PyTree, LogProbs, Int[Array, "b s"]]
-    """Accepted draws, their log densities and their positions."""
+class _Late(NamedTuple):
+    """Progress of the late rounds: S places for each row, the j-th for its j-th acceptance."""
+
+    kept: tuple[Proposals, Int[Array, "b s"]]
+    """Accepted draws and their positions."""
     accepted: Int[Array, " b"]
+    """Acceptances so far, at most S, those of the first round included."""
     drawn: Int[Array, " b"]
     evaluated: Int[Array, ""]
     nan_p: Bool[Array, ""]
     nan_q: Bool[Array, ""]
 
 
-def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:
-    """The key of each row's stream."""
-    return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(num_rows))
-
-
-def stream_words(
-    key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]
-) -> tuple[UInt32[Array, "*s"], UInt32[Array, "*s"]]:
-    """Two random words for each place in the rows' streams, a hash of (row, position)."""
-    root = jax.random.key_data(key).reshape(-1)[:2]
-    return threefry(root, row.astype(jnp.uint32), position.astype(jnp.uint32))
-
-
-def stream_keys(key: PRNGKeyArray, row: Int[Array, "*s"], position: Int[Array, "*s"]) -> Key[Array, "*s"]:
-    """The key of each place in the rows' streams."""
-    words = stream_words(key, row, position)
-    size = jax.random.key_data(key).shape[-1] // 2  # other generators than the default have longer keys
-    data = jnp.stack(words * size, axis=-1)
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
-
-
-def log_uniform(word: UInt32[Array, "*s"], dtype: jnp.dtype) -> Float[Array, "*s"]:
-    """Log U of a random word, U uniform on (0, 1)."""
-    # from 32 bits: a 24-bit uniform is 0 once in 2^23 and would then accept anything
-    return jnp.log(word.astype(dtype) + jnp.asarray(0.5, dtype)) - jnp.asarray(32 * 0.6931471805599453, dtype)
-
-
-def draw_grid(key: PRNGKeyArray, propose: Callable, rows: PyTree, num_rows: int, num_samples: int) -> PyTree:
-    """The first `num_samples` proposals of every row, (b, S, ...); what x alone decides is computed once per x."""
-    keys = stream_keys(key, *grid(num_rows, num_samples))
-    return jax.vmap(lambda ks, row: jax.vmap(lambda k: propose(k, row))(ks))(keys, rows)
-
-
-def grid(num_rows: int, num_samples: int) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
-    """Row and position of the first `num_samples` places of every row's stream."""
-    rows, positions = jnp.indices((num_rows, num_samples), jnp.int32)
-    return rows, positions
-
-
-def running_sum(v: Int[Array, " n"]) -> Int[Array, " n"]:
-    """Sums up to and including each place."""
-    if v.size > FEW:
-        return jnp.cumsum(v, dtype=jnp.int32)
-    place = jnp.arange(v.size)  # one pass over all pairs is faster than a logarithmic number of passes
-    return jnp.sum(jnp.where(place[:, None] >= place[None], v[None], 0), axis=1, dtype=jnp.int32)
-
-
-def place_of(value: Int[Array, "*s"], steps: Int[Array, " n"], *, side: str) -> Int[Array, "*s"]:
-    """`jnp.searchsorted`, by comparison with all where they are few."""
-    return jnp.searchsorted(steps, value, side=side, method="compare_all" if steps.size <= FEW else "scan")
-
-
-def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
-    """Round widths for a batch, narrowest first."""
-    return tuple(max(num_rows * num_samples // share, NARROWEST * SHARES[0] // share) for share in SHARES)
-
-
 def sample(
+    view: AbstractView,
     streams: Streams,
-    rows: PyTree[Shaped[Array, "b ..."]],
-    propose: Callable[[PRNGKeyArray, PyTree], PyTree],
-    log_accept: Callable[[PyTree, PyTree], tuple[Array, LogProbs]],
+    first: Proposals,
+    t: Float[Array, " b"],
+    acceptance: AbstractAcceptance,
     *,
     num_samples: int,
     max_rounds: int,
     throw: bool = True,
     widths: tuple[int, ...] | None = None,
 ) -> Accepted:
-    """Draws `num_samples` accepted proposals for every row.
+    """Goes on from the first N proposals of every row until each has S accepted draws.
 
     Args:
+        view: the pair at a batch of x.
         streams: keys; `propose` and `accept` are used.
-        rows: what `propose` and `log_accept` need for each row, for instance (x, T).
-        propose: `(key, row) -> z`, a draw from q.
-        log_accept: `(row, z) -> (log a(z), LogProbs)`.
-        num_samples: S, accepted draws per row.
-        max_rounds: a row gives up after max_rounds * S proposals.
+        first: the first N proposals of each row's stream, `view.draw(streams.propose, N)`, with log densities.
+        t: threshold of each row.
+        acceptance: the acceptance function.
+        num_samples: S <= N, accepted draws per row at the least.
+        max_rounds: a row gives up after max_rounds * S proposals (and never before N).
         throw: raise when a row gives up; else only flag it in `exhausted`. A NaN log density always raises.
-        widths: round widths, narrowest first; by default chosen for the batch. They change the cost, not the draws.
+        widths: widths of the late rounds, narrowest first; by default chosen for the batch. They change the cost, not
+            the draws.
 
     Returns:
         An `Accepted`.
     """
     require(is_int(num_samples, at_least=1), "num_samples", "an integer >= 1", num_samples)
     require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
-    num_rows = jax.tree.leaves(rows)[0].shape[0]
-    widths = widths_for(num_rows, num_samples) if widths is None else widths
-    cap = max_rounds * num_samples
+    num_rows, budget = first.log_probs.log_p.shape
+    require(budget >= num_samples, "num_proposals", f"at least num_samples = {num_samples}", budget)
+    cap = max(max_rounds * num_samples, budget)
 
-    def is_accepted(row: Array, position: Array, log_a: Array) -> Array:
+    def is_accepted(row: Array, position: Array, log_probs: LogProbs) -> Array:
+        log_a = acceptance.log_prob(log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row]))
         return log_uniform(stream_words(streams.accept, row, position)[0], log_a.dtype) <= log_a
 
-    def first_round() -> tuple[_Progress, LogProbs, PyTree]:
-        z = draw_grid(streams.propose, propose, rows, num_rows, num_samples)
-        log_a, first = jax.vmap(lambda row, zs: jax.vmap(lambda v: log_accept(row, v))(zs))(rows, z)
-        lanes, positions = grid(num_rows, num_samples)
-        accept = is_accepted(lanes, positions, log_a)
-        # all moves of draws are gathers: a scatter is a loop over its rows on a CPU
-        won = jnp.sum(accept, axis=1, dtype=jnp.int32)
-        ahead = jnp.argsort(~accept, axis=1, stable=True)  # the accepted ones, in order, then the others
-        progress = _Progress(
-            kept=jax.tree.map(lambda v: v[lanes, ahead], (z, first, positions)),
-            accepted=won,
-            drawn=jnp.full(num_rows, num_samples, jnp.int32),
-            evaluated=jnp.asarray(num_rows * num_samples, jnp.int32),
-            nan_p=jnp.any(jnp.isnan(first.log_p)),
-            nan_q=jnp.any(jnp.isnan(first.log_q)),
-        )
-        return progress, first, z
+    in_first = is_accepted(*grid(num_rows, budget), first.log_probs)
+    num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)
+    next_round = view.rounds(streams.propose, num_samples, cap, widths)
+    slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
 
-    def demand(progress: _Progress) -> Int[Array, " b"]:
-        missing = num_samples - progress.accepted
-        wish = jnp.maximum(missing, (OVERDRAW * progress.drawn.astype(jnp.float32)).astype(jnp.int32))
-        return jnp.where(missing > 0, jnp.minimum(wish, cap - progress.drawn), 0)
+    def missing(late: _Late) -> Int[Array, " b"]:
+        return jnp.where(late.drawn < cap, num_samples - late.accepted, 0)
 
-    def evaluate(width: int, row: Array, keys: Array) -> tuple[PyTree, Array, LogProbs]:
-        # the first `width` lanes; the others are filled with nothing
-        def pad(leaf: Array) -> Array:
-            return jnp.pad(leaf, [(0, widths[-1] - width)] + [(0, 0)] * (leaf.ndim - 1))
-
-        own = jax.tree.map(lambda leaf: leaf[row[:width]], rows)
-        z = jax.vmap(propose)(keys[:width], own)
-        return jax.tree.map(pad, (z, *jax.vmap(log_accept)(own, z)))
-
-    def one_round(progress: _Progress) -> _Progress:
-        wish = demand(progress)
-        chosen = jnp.sum(jnp.sum(wish, dtype=jnp.int32) >= jnp.asarray(widths[1:], jnp.int32))
-        width = jnp.asarray(widths, jnp.int32)[chosen]
-        order = jnp.argsort(jnp.where(wish > 0, progress.drawn, cap + 1))
-        ends = running_sum(wish[order])
-        limit = jnp.minimum(ends[-1], width)
-        start = (ends - wish[order])[jnp.argsort(order)]  # first lane of each row
-        served = jnp.clip(limit - start, 0, wish)
-
-        lane = jnp.arange(widths[-1], dtype=jnp.int32)
-        row = order[jnp.minimum(place_of(lane, ends, side="right"), num_rows - 1)].astype(jnp.int32)
-        position = progress.drawn[row] + lane - start[row]
-        keys = stream_keys(streams.propose, row, position)
-        branches = [lambda r, k, w=w: evaluate(w, r, k) for w in widths]
-        z, log_a, log_probs = jax.lax.switch(chosen, branches, row, keys)
-        live = lane < limit
-        accept = is_accepted(row, position, log_a)  # nothing is taken from lanes that are not live
-
-        # of the round's acceptances, row i won numbers before[i] + 1 to after[i]
+    def one_round(late: _Late) -> _Late:
+        lanes, found = next_round(missing(late), late.drawn)
+        live = lanes.live()
+        accept = is_accepted(lanes.row, lanes.position, found.log_probs) & live
+        # all moves of draws are gathers: a scatter is a loop over its rows on a CPU.
+        # Of the round's acceptances, row i won numbers before[i] + 1 to after[i].
         count = running_sum(accept.astype(jnp.int32))
         total = jnp.concatenate([jnp.zeros(1, jnp.int32), count])
-        before, after = total[jnp.minimum(start, limit)], total[jnp.minimum(start, limit) + served]
-        accepted = jnp.minimum(progress.accepted + after - before, num_samples)
-        slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
-        number = before[:, None] + slot - progress.accepted[:, None] + 1
-        source = jnp.minimum(place_of(number, count, side="left"), widths[-1] - 1)
-        is_new = (slot >= progress.accepted[:, None]) & (slot < accepted[:, None])
+        before, after = total[lanes.start], total[lanes.start + lanes.served]
+        accepted = jnp.minimum(late.accepted + after - before, num_samples)
+        number = before[:, None] + slot - late.accepted[:, None] + 1
+        source = jnp.minimum(place_of(number, count, side="left"), count.size - 1)
+        is_new = (slot >= late.accepted[:, None]) & (slot < accepted[:, None])
 
         def put(kept: Array, new: Array) -> Array:
             return jnp.where(is_new.reshape(is_new.shape + (1,) * (kept.ndim - 2)), new[source], kept)
 
-        return _Progress(
-            kept=jax.tree.map(put, progress.kept, (z, log_probs, position)),
+        return _Late(
+            kept=jax.tree.map(put, late.kept, (found, lanes.position)),
             accepted=accepted,
-            drawn=progress.drawn + served,
-            evaluated=progress.evaluated + width,
-            nan_p=progress.nan_p | jnp.any(jnp.isnan(log_probs.log_p) & live),
-            nan_q=progress.nan_q | jnp.any(jnp.isnan(log_probs.log_q) & live),
+            drawn=late.drawn + lanes.served,
+            evaluated=late.evaluated + lanes.num_evaluated,
+            nan_p=late.nan_p | jnp.any(jnp.isnan(found.log_probs.log_p) & live),
+            nan_q=late.nan_q | jnp.any(jnp.isnan(found.log_probs.log_q) & live),
         )
 
-    def unfinished(progress: _Progress) -> Bool[Array, ""]:
-        return jnp.any(demand(progress) > 0) & ~progress.nan_p & ~progress.nan_q
+    def unfinished(late: _Late) -> Bool[Array, ""]:
+        return jnp.any(missing(late) > 0) & ~late.nan_p & ~late.nan_q
 
-    progress, first, first_z = first_round()
-    progress = jax.lax.while_loop(unfinished, one_round, progress)
-    exhausted = progress.accepted < num_samples
-    z, log_probs, position = progress.kept
-    num_proposals = jnp.where(exhausted, cap, position[:, -1] + 1).astype(jnp.int32)
-    result = Accepted(z, num_proposals, exhausted, first, progress.evaluated, log_probs, position, first_z)
-    return refuse_failures(result, progress.nan_p, progress.nan_q, num_samples, max_rounds, throw=throw)
+    start = _Late(
+        kept=(
+            jax.tree.map(lambda v: jnp.zeros((num_rows, num_samples, *v.shape[2:]), v.dtype), first),
+            jnp.zeros((num_rows, num_samples), jnp.int32),
+        ),
+        accepted=jnp.minimum(num_first, num_samples),
+        drawn=jnp.full(num_rows, budget, jnp.int32),
+        evaluated=jnp.asarray(num_rows * budget, jnp.int32),
+        nan_p=jnp.any(jnp.isnan(first.log_probs.log_p)),
+        nan_q=jnp.any(jnp.isnan(first.log_probs.log_q)),
+    )
+    late = jax.lax.while_loop(unfinished, one_round, start)
+    (later, position) = late.kept
+    exhausted = late.accepted < num_samples
+    went_on = num_first < num_samples
+    in_late = (slot >= num_first[:, None]) & (slot < late.accepted[:, None])
+    used = jnp.concatenate([in_first, in_late], axis=1) & ~exhausted[:, None]
+    stopped = jnp.where(exhausted, cap, position[:, -1] + 1)
+    places = jax.tree.map(lambda *v: jnp.concatenate(v, axis=1), first, later)
+    result = Accepted(
+        z=places.z,
+        log_probs=places.log_probs,
+        used=used,
+        num_used=jnp.sum(used, axis=1, dtype=jnp.int32),
+        num_proposals=jnp.where(went_on, stopped, budget).astype(jnp.int32),
+        exhausted=exhausted,
+        num_evaluated=late.evaluated,
+    )
+    return _refuse_failures(result, late, num_samples, max_rounds, throw=throw)
 
 
-def refuse_failures(
-    result: Accepted,
-    nan_p: Bool[Array, ""],
-    nan_q: Bool[Array, ""],
+def accepted_draws(
+    view: AbstractView,
+    streams: Streams,
+    t: Float[Array, " b"],
+    acceptance: AbstractAcceptance,
+    *,
+    num_samples: int,
+    num_proposals: int,
+    max_rounds: int,
+    throw: bool = True,
+) -> Draws:
+    """Accepted draws with the way to a gradient; `extra` is the `Accepted`.
+
+    The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
+    later is evaluated again, in blocks, as many as there are.
+    """
+    z = view.draw(streams.propose, num_proposals)
+    first, pull_first = view.scored(z)
+    accepted = sample(
+        view,
+        streams,
+        Proposals(z, first),
+        t,
+        acceptance,
+        num_samples=num_samples,
+        max_rounds=max_rounds,
+        throw=throw,
+    )
+
+    def pull_back(weights: Weights) -> Any:
+        grads = pull_first(Weights(*[c[:, :num_proposals] for c in weights]))
+        # a rejected z may have an infinite derivative, and 0 times that is NaN: then all that has a weight is redone
+        finite = is_finite(grads)
+        kept = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
+        late = jnp.arange(accepted.used.shape[1]) >= num_proposals
+        todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
+        return view.gradient(accepted.z, weights, todo, kept, num_samples)
+
+    return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)
+
+
+def draw_accepted(
+    view: AbstractView,
+    streams: Streams,
+    t: Float[Array, " b"],
+    acceptance: AbstractAcceptance,
+    *,
     num_samples: int,
     max_rounds: int,
-    *,
-    throw: bool,
+    throw: bool = True,
+    widths: tuple[int, ...] | None = None,
 ) -> Accepted:
-    """Raises for NaN log densities and, with `throw`, for rows that gave up."""
+    """The paper's algorithm for those who want draws and no gradient: exactly S accepted draws, in S places."""
+    z = view.draw(streams.propose, num_samples)
+    first = Proposals(z, view.log_densities(z))
+    accepted = sample(
+        view,
+        streams,
+        first,
+        t,
+        acceptance,
+        num_samples=num_samples,
+        max_rounds=max_rounds,
+        throw=throw,
+        widths=widths,
+    )
+    place = jnp.argsort(~accepted.used, axis=1, stable=True)[:, :num_samples]
+    row = jnp.arange(t.shape[0])[:, None]
+
+    def compact(tree: Any) -> Any:
+        return jax.tree.map(lambda v: v[row, place], tree)
+
+    return accepted._replace(z=compact(accepted.z), log_probs=compact(accepted.log_probs), used=compact(accepted.used))
+
+
+def _refuse_failures(result: Accepted, late: _Late, num_samples: int, max_rounds: int, *, throw: bool) -> Accepted:
     problems = {
-        "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.": nan_p,
-        "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.": nan_q,
+        "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.": late.nan_p,
+        "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.": late.nan_q,
     }
     if throw:
         problems[
@@ -269,8 +253,7 @@ def refuse_failures(
             f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so "
             "that more is accepted, increase max_rounds, or pass throw=False to leave such rows out of the gradient."
         ] = jnp.any(result.exhausted)
-    # what passes a check is new to the compiler: the first round is left out, so that its evaluation can be shared
-    checked = result._replace(first=LogProbs(*[jnp.zeros(())] * 2), first_z=())
+    used = result.used
     for message, condition in problems.items():
-        checked = refuse_if(checked, condition, message)
-    return checked._replace(first=result.first, first_z=result.first_z)
+        used = refuse_if(used, condition, message)
+    return result._replace(used=used)

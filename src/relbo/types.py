@@ -1,23 +1,19 @@
 """The few structures that every part of relbo passes around."""
 
-import enum
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from relbo._check import is_int, require
-from relbo.models.base import AbstractModel, AbstractProposal
+from relbo.models.base import AbstractBatchPair, AbstractModel, AbstractProposal
 
-
-class Bound(enum.Enum):
-    """Which lower bound on log p(x) an estimator ascends."""
-
-    ELBO = "ELBO"
-    IWAE = "IWAE"
-    R_ELBO = "R-ELBO"
+Number: TypeAlias = float | int | Float[Array, ""]
+"""A setting that may be traced: `jax.vmap` over it gives a whole curve in one compilation."""
+Schedule: TypeAlias = Callable[[Any], Any]
+"""Step -> number, such as Optax's schedules."""
 
 
 class Batch(NamedTuple):
@@ -36,24 +32,46 @@ class Pair(eqx.Module):
     proposal: AbstractProposal
 
 
-class Draws(NamedTuple):
-    """Latent draws of one step, with whatever their estimator needs to weigh them."""
-
-    z: PyTree[Shaped[Array, "b k ..."]]
-    """K draws for each datapoint."""
-    extra: Any = ()
-    """The estimator's own structure."""
-    valid: Bool[Array, " b"] | None = None
-    """Rows whose draws are real; None if all are. The others are not looked at, and must be invalid in `Info`."""
+AnyPair: TypeAlias = Pair | AbstractBatchPair
+"""A pair written for one x and one z, or one that runs for all rows of a batch together."""
 
 
-class Coefficients(NamedTuple):
+class LogProbs(NamedTuple):
+    """Log densities of draws, in nats."""
+
+    log_p: Float[Array, "*s"]
+    """Log p(x, z)."""
+    log_q: Float[Array, "*s"]
+    """Log q(z | x)."""
+
+
+class Weights(NamedTuple):
     """Weights of grad log p and grad log q in a score-function gradient, one for each draw."""
 
     model: Float[Array, "b k"]
     """c^p_k, multiplies grad_theta log p(x, z_k)."""
     proposal: Float[Array, "b k"]
     """c^q_k, multiplies grad_phi log q(z_k | x)."""
+
+
+class Draws(NamedTuple):
+    """Latent draws of one step with their log densities, and the way from weights of them to a gradient."""
+
+    z: PyTree[Shaped[Array, "b k ..."]]
+    """Up to k draws for each datapoint."""
+    log_p: Float[Array, "b k"]
+    log_q: Float[Array, "b k"]
+    used: Bool[Array, "b k"]
+    """Which of the k places hold a draw that counts. The others may hold anything, and get no weight."""
+    pull_back: Callable[[Weights], Any]
+    """From weights, 0 where a draw is not used, to the gradient of sum_k c^p_k log p + c^q_k log q in the pair."""
+    extra: Any = None
+    """The estimator's own structure."""
+
+    @property
+    def log_w(self) -> Float[Array, "b k"]:
+        """Log p - log q."""
+        return self.log_p - self.log_q
 
 
 class Info(NamedTuple):
@@ -72,23 +90,10 @@ class Info(NamedTuple):
 class EmptyState(NamedTuple):
     """State of an estimator that remembers nothing but the size of the dataset."""
 
-    num_data: Int[Array, ""] | None = None
+    num_data: Int[Array, ""]
 
     @classmethod
     def of(cls, num_data: int) -> "EmptyState":
         """For a dataset of `num_data` rows."""
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
         return cls(jnp.asarray(num_data, jnp.int32))
-
-
-class Streams(NamedTuple):
-    """One key for each purpose, so that estimators on the same key share their proposals."""
-
-    propose: PRNGKeyArray
-    accept: PRNGKeyArray
-    other: PRNGKeyArray
-
-
-def split_streams(key: PRNGKeyArray) -> Streams:
-    """Splits the key of a step into its named streams."""
-    return Streams(*jax.random.split(key, 3))

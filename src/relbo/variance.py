@@ -40,7 +40,7 @@ class Noise(NamedTuple):
     signal_to_noise: Float[Array, ""]
 
 
-class Comparison(NamedTuple):
+class GradientNoise(NamedTuple):
     """Noise of one estimator."""
 
     theta: Noise
@@ -110,7 +110,7 @@ def gradient_moments(
     return Moments(mean, variance, num_proposals, num_estimates)
 
 
-def compare(
+def gradient_noise(
     estimator: AbstractEstimator,
     key: PRNGKeyArray,
     pair: Pair,
@@ -119,7 +119,7 @@ def compare(
     *,
     num_estimates: int,
     chunk: int = 1_000,
-) -> Comparison:
+) -> GradientNoise:
     """The noise of an estimator's gradient, for theta and phi apart; arguments as `gradient_moments`."""
     moments = gradient_moments(estimator, key, pair, state, batch, num_estimates=num_estimates, chunk=chunk)
 
@@ -128,7 +128,7 @@ def compare(
         signal = jnp.sum(jnp.stack([jnp.sum(jnp.square(m)) for m in jax.tree.leaves(mean)]))
         return Noise(total, total * moments.num_proposals, jnp.sqrt(signal / total))
 
-    return Comparison(
+    return GradientNoise(
         noise(moments.mean.model, moments.variance.model),
         noise(moments.mean.proposal, moments.variance.proposal),
         moments.num_proposals,

@@ -7,7 +7,7 @@ import relbo
 from relbo import exact
 
 
-@pytest.mark.parametrize("num_samples", [2, 3, 5])
+@pytest.mark.parametrize("num_samples", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 5))])
 def test_expected_gradient_is_exact(num_samples):
     pair, x, support = table_pair(1), jnp.asarray(0), jnp.arange(4)
     log_q = exact.log_proposal(pair.proposal, x, support)

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import numpyro_programs as programs
 import pytest
+from helpers import assert_trees_close
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoMultivariateNormal, AutoNormal
 
 import relbo
@@ -70,7 +71,11 @@ def test_expected_gradient_is_exact(name, subsample_size):
 @pytest.mark.parametrize(
     ("loss", "bound"),
     [
-        (ResampledELBO(threshold=T, num_samples=2, num_shared=2), lambda p: programs.exact_shared(exact.r_elbo, p, T)),
+        pytest.param(
+            ResampledELBO(threshold=T, num_samples=2, num_shared=2),
+            lambda p: programs.exact_shared(exact.r_elbo, p, T),
+            marks=pytest.mark.slow,
+        ),
         (VIMCO(2, num_shared=3), lambda p: programs.exact_shared(exact.iwae, p, 2)),
     ],
     ids=["vrs", "vimco"],
@@ -105,7 +110,7 @@ def test_expected_gradient_with_a_reparameterised_shared_latent():
 
 @pytest.mark.parametrize(
     ("estimator", "num_samples"),
-    [(relbo.estimators.Pathwise(2), 1), (relbo.estimators.DReG(2), 2)],
+    [pytest.param(relbo.estimators.Pathwise(2), 1, marks=pytest.mark.slow), (relbo.estimators.DReG(2), 2)],
     ids=["pathwise", "dreg"],
 )
 def test_expected_gradient_along_the_path_of_local_and_shared_latents(estimator, num_samples):
@@ -155,7 +160,8 @@ def test_without_rejection_it_is_the_elbo_of_numpyro():
     assert_mean(ours[0] - plain[0], jnp.zeros(()))
 
 
-def test_without_rejection_it_is_rloo_bit_for_bit():
+@pytest.mark.slow
+def test_without_rejection_it_is_rloo():
     key = jax.random.key(3)
 
     def gradient(loss):
@@ -166,4 +172,4 @@ def test_without_rejection_it_is_rloo_bit_for_bit():
     infinite = ResampledELBO(threshold=float("inf"), num_samples=2)
     expected = gradient(RLOO(2))
     for loss in (always, infinite):
-        jax.tree.map(np.testing.assert_array_equal, gradient(loss), expected)
+        assert_trees_close(gradient(loss), expected, rtol=1e-12)

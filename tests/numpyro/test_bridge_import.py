@@ -9,7 +9,7 @@ def python(code):
 
 
 def test_the_core_does_not_import_numpyro():
-    result = python("import sys, relbo, relbo.cli; assert 'numpyro' not in sys.modules")
+    result = python("import sys, relbo, relbo.lab.cli; assert 'numpyro' not in sys.modules")
     assert result.returncode == 0, result.stderr
 
 

@@ -10,7 +10,6 @@ import pytest
 from helpers import assert_trees_close
 
 import relbo
-from relbo import exact
 from relbo.numpyro import RLOO, VIMCO, EstimatorELBO, ResampledELBO
 from relbo.numpyro.pair import build_batch, build_pair
 from relbo.numpyro.program import Program
@@ -25,43 +24,34 @@ def rows_of(program):
     return build_batch(program, 1).x
 
 
-def one_row(program, number):
-    return jax.tree.map(lambda leaf: leaf[number], rows_of(program))
-
-
-def summed(gradient):
-    """Gradient by parameter name, of both halves of a pair."""
-    return jax.tree.map(jnp.add, gradient.model.params, gradient.proposal.params)
-
-
-@pytest.mark.parametrize("bound", ["elbo", "r_elbo", "iwae"])
-def test_every_row_is_the_hand_written_model(bound):
-    arguments = {"elbo": (), "r_elbo": (-0.5,), "iwae": (2,)}[bound]
-    quantity = getattr(exact, bound)
+def test_every_row_is_the_hand_written_model():
+    # log densities of all states, and the gradient of any weighing of them by parameter name
     hand_written = programs.row_pair(programs.PARAMS)
+    z = jnp.tile(programs.STATES, (len(programs.X), 1))
+    weights = jax.random.normal(jax.random.key(1), (2, *z.shape))
 
     def both():
         program, pair = program_pair()
-        rows = rows_of(program)
-        actual = jax.vmap(lambda row: quantity(pair, row, {"z": programs.STATES}, *arguments))(rows)
-        expected = jax.vmap(lambda x: quantity(hand_written, x, programs.STATES, *arguments))(programs.X)
-        gradient = exact.gradient(quantity, pair, one_row(program, 2), {"z": programs.STATES}, *arguments)
-        wanted = exact.gradient(quantity, hand_written, programs.X[2], programs.STATES, *arguments)
-        return (actual, summed(gradient)), (expected, summed(wanted))
+        ours, ours_back = jax.vjp(lambda p: p.log_densities(rows_of(program), {"z": z}), pair)
 
-    assert_trees_close(*programs.quick(both)())
+        def by_hand(p):
+            one = jax.vmap(lambda x, zs: jax.vmap(lambda v: (p.model.log_joint(x, v), p.proposal.log_prob(v, x)))(zs))
+            return one(programs.X, z)
 
-
-def test_whole_batches_agree_with_single_rows():
-    z = {"z": jnp.array([[0, 1], [2, 2], [1, 0], [0, 2]])}
-
-    def both():
-        program, pair = program_pair()
-        rows = rows_of(program)
-        one = jax.vmap(lambda i, zs: jax.vmap(lambda v: (pair.model.log_joint(i, v), pair.proposal.log_prob(v, i)))(zs))
-        return (pair.model.log_joint_batch(rows, z), pair.proposal.log_prob_batch(z, rows)), one(rows, z)
+        theirs, theirs_back = jax.vjp(by_hand, hand_written)
+        (gradient,), (wanted,) = ours_back(tuple(weights)), theirs_back(tuple(weights))
+        return (ours, gradient.params), (theirs, jax.tree.map(jnp.add, wanted.model.params, wanted.proposal.params))
 
     assert_trees_close(*programs.quick(both)(), rtol=1e-12)
+
+
+def test_a_draw_is_that_of_its_position():
+    # whatever else is asked for: the sampler and estimators without it share their proposals
+    program, pair = program_pair()
+    x, key = rows_of(program), jax.random.key(4)
+    together = pair.draw(key, x, jnp.arange(5))["z"]
+    np.testing.assert_array_equal(pair.draw(key, x, jnp.asarray([3, 1]))["z"], together[:, jnp.asarray([3, 1])])
+    assert len({tuple(row) for row in np.asarray(together)}) > 1, "rows have draws of their own"
 
 
 def test_subsampling_keeps_the_rows_of_the_plate_and_leaves_out_its_scale():
@@ -71,7 +61,7 @@ def test_subsampling_keeps_the_rows_of_the_plate_and_leaves_out_its_scale():
     np.testing.assert_array_equal(batch.index, program.plates["data"])
     np.testing.assert_array_equal(batch.x.observed["x"], programs.X[batch.index])
     z = jnp.array([1, 2])
-    actual = pair.model.log_joint_batch(batch.x, {"z": z[:, None]})[:, 0]
+    actual = pair.log_densities(batch.x, {"z": z[:, None]})[0][:, 0]
     expected = jax.vmap(programs.RowModel(programs.PARAMS).log_joint)(programs.X[batch.index], z)
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
@@ -89,10 +79,11 @@ def test_latents_that_reach_beyond_their_plate_make_the_program_one_row():
     program, pair = program_pair(model, guide, {"p": jnp.array(0.4)})
     assert program.layout.plate is None and program.layout.num_rows == 1
     z = jnp.array([1, 0, 1, 1])
-    log_p = pair.model.log_joint(one_row(program, 0), {"z": z})
+    log_p = pair.log_densities(rows_of(program), {"z": z[None, None]})[0][0, 0]
     np.testing.assert_allclose(log_p, 4 * np.log(0.5) + dist.Normal(3.0, 1.0).log_prob(2.0), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_nested_plates_are_summed_into_their_row():
     def model(x):
         with numpyro.plate("documents", 4, dim=-2):
@@ -110,14 +101,15 @@ def test_nested_plates_are_summed_into_their_row():
     program, pair = program_pair(model, guide, {})
     assert program.layout.plate == "documents" and set(program.layout.local) == {"topic", "word"}
     rows = rows_of(program)
-    z = pair.proposal.sample_batch(jax.random.key(0), rows, 5)
+    z = pair.draw(jax.random.key(0), rows, jnp.arange(5))
     assert jax.tree.map(jnp.shape, z) == {"topic": (4, 5, 1), "word": (4, 5, 3)}
     topic, word = z["topic"][..., 0], z["word"]
     expected = dist.Bernoulli(0.3).log_prob(topic)
     expected += jnp.sum(dist.Bernoulli(0.2 + 0.5 * topic[..., None]).log_prob(word), axis=-1)
     expected += jnp.sum(dist.Normal(0.0, 1.0).log_prob(word.astype(float)), axis=-1)
-    np.testing.assert_allclose(pair.model.log_joint_batch(rows, z), expected, rtol=1e-10)
-    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, rows), 4 * np.log(0.5), rtol=1e-10)
+    log_p, log_q = pair.log_densities(rows, z)
+    np.testing.assert_allclose(log_p, expected, rtol=1e-10)
+    np.testing.assert_allclose(log_q, 4 * np.log(0.5), rtol=1e-10)
 
 
 def test_scale_handlers_weigh_the_objective_but_not_the_score():
@@ -126,10 +118,10 @@ def test_scale_handlers_weigh_the_objective_but_not_the_score():
     _, pair = program_pair(scaled_model, scaled_guide)
     program, plain = program_pair()
     rows, z = rows_of(program), {"z": jnp.array([[0], [1], [2], [1]])}
-    log_q = plain.proposal.log_prob_batch(z, rows)
-    np.testing.assert_allclose(pair.proposal.log_prob_batch(z, rows), log_q, rtol=1e-12)
-    difference = pair.model.log_joint_batch(rows, z) - log_q
-    np.testing.assert_allclose(difference, 0.3 * (plain.model.log_joint_batch(rows, z) - log_q), rtol=1e-10)
+    log_p, log_q = plain.log_densities(rows, z)
+    scaled_p, scaled_q = pair.log_densities(rows, z)
+    np.testing.assert_allclose(scaled_q, log_q, rtol=1e-12)
+    np.testing.assert_allclose(scaled_p - scaled_q, 0.3 * (log_p - log_q), rtol=1e-10)
 
 
 def no_latents(x):
@@ -163,7 +155,7 @@ def test_refusals(name):
 def test_bad_settings():
     for call, message in [
         (lambda: RLOO(2, num_shared=0), "num_shared must be an integer >= 1, got 0"),
-        (lambda: ResampledELBO(0.9, rate=0.5), "exactly one of gamma=, rate= and threshold="),
+        (lambda: ResampledELBO(threshold=0.9, rate=0.5), "threshold= or by rate=, not by both"),
         (lambda: VIMCO(1), "num_samples must be an integer >= 2, got 1"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -172,7 +164,7 @@ def test_bad_settings():
 
 def test_an_estimator_that_needs_more_than_a_guide_is_refused_by_name():
     class Needy(relbo.RLOO):
-        requires = relbo.AbstractBernoulliProposal
+        needs = relbo.Needs.BITS
 
-    with pytest.raises(ValueError, match="Needy needs an AbstractBernoulliProposal"):
+    with pytest.raises(ValueError, match="Needy needs Bernoulli layers"):
         EstimatorELBO(Needy(2))

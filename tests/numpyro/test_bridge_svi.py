@@ -66,6 +66,7 @@ def test_thresholds_survive_run_update_and_a_restored_state():
             np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 def test_the_quantile_is_plain_until_its_first_refresh():
     svi = make_svi(ResampledELBO(0.5, num_samples=2, num_draws=20, every=2))
     state = svi.init(jax.random.key(0), programs.X)
@@ -169,12 +170,12 @@ def test_equinox_and_flax_networks_in_guides():
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_estimator_serves_or_says_what_it_needs(name):
     estimator = REGISTRY[name]
-    if estimator.requires is relbo.AbstractBernoulliProposal:
-        with pytest.raises(ValueError, match="needs an AbstractBernoulliProposal"):
+    if estimator.needs is relbo.Needs.BITS:
+        with pytest.raises(ValueError, match="needs Bernoulli layers"):
             EstimatorELBO(estimator())
         return
     svi = make_svi(EstimatorELBO(estimator()))
-    if estimator.requires is not relbo.AbstractProposal:
+    if estimator.needs is not relbo.Needs.DRAWS:
         with pytest.raises(ValueError, match=r"latents with a reparameterised sampler, which \['z'\] do not have"):
             svi.run(jax.random.key(0), 2, programs.X, progress_bar=False)
         return

@@ -40,7 +40,13 @@ def same(a, b):
     return bool(eqx.tree_equal(a, b))
 
 
-@pytest.mark.parametrize("estimator", [VRS, relbo.VRS(2, relbo.Rate(0.5, 10))], ids=["quantile", "rate"])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        pytest.param(VRS, marks=pytest.mark.slow, id="quantile"),
+        pytest.param(relbo.VRS(2, relbo.Rate(0.5, 10)), id="rate"),
+    ],
+)
 def test_resumed_run_is_the_uninterrupted_run(tmp_path, data, pair, estimator):
     options = {"batch_size": 8, "seed": 3, "checkpoint_every": 3, "log_every": 2, "valid_bound": "is:2"}
     whole = relbo.fit(pair, estimator, data, num_epochs=5, out=tmp_path / "whole", **options)
@@ -69,6 +75,7 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path, data, pair):
     assert same(whole.state, again.state)
 
 
+@pytest.mark.slow
 def test_a_chunk_is_its_steps(data, pair):
     optimizer = optax.adam(1e-2)
     source = source_of(data)
@@ -101,7 +108,7 @@ def test_one_compilation_for_all_chunks(data, pair):
 
     class Counting(relbo.AbstractEstimator):
         inner: relbo.RLOO = relbo.RLOO(2)
-        bound, unbiased, requires, paper = relbo.RLOO.bound, True, relbo.AbstractProposal, ""
+        bound, unbiased, needs, paper = relbo.ELBO(), True, relbo.Needs.DRAWS, ""
 
         def init(self, key, pair, num_data):
             return self.inner.init(key, pair, num_data)
@@ -184,6 +191,7 @@ def test_non_finite_values_stop_the_run_and_leave_the_checkpoint(tmp_path):
     assert int(going.state.step) == 6 and np.isfinite(going.state.pair.model.a)
 
 
+@pytest.mark.slow
 def test_exhaustion_follows_the_policy_of_the_core():
     pair = relbo.Pair(PoissonTarget(jnp.asarray(2.0)), PoissonProposal(jnp.asarray(0.0)))
     x = jnp.zeros((4, 1))

@@ -13,17 +13,46 @@ Reference:
 
 from typing import ClassVar
 
-from relbo.estimators._antithetic import AbstractAntitheticEstimator, Vector
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from relbo import bounds
+from relbo.estimators import bernoulli
+from relbo.estimators.base import check_num_samples, remember_nothing
+from relbo.estimators.bernoulli import Signal, Vector
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import Needs, RowView
 
 
-class ARM(AbstractAntitheticEstimator):
+class ARM(AbstractPathEstimator[EmptyState]):
     """Augment-REINFORCE-merge.
 
     Args:
         num_samples: K >= 1, antithetic sets of L + 1 draws per datapoint.
     """
 
+    num_samples: int = eqx.field(static=True, default=1)
+
+    unbiased: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs.BITS
     paper: ClassVar[str] = "Yin and Zhou 2019"
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
+
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: RowView, state: EmptyState, batch: Batch) -> tuple[Signal, EmptyState]:
+        """K antithetic sets for each datapoint."""
+        noise = view.noise(streams.propose, self.num_samples)
+        return view.each(lambda pair, x, n: bernoulli.antithetic(pair, x, n, self.weight), noise), state
+
+    def surrogate(self, view: RowView, draws: Signal) -> tuple[Float[Array, " b"], Info]:
+        """Linear in the logits and in log p."""
+        return bernoulli.surrogate(view, draws)
 
     def weight(self, logits: Vector, noise: Vector, value: Vector, partner: Vector) -> Vector:
         """1/2 - u."""

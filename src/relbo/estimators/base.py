@@ -2,19 +2,21 @@
 
 An estimator turns a batch into the ascent gradient of a bound. It is a frozen module whose fields are its settings;
 all it remembers lives in the state that it is handed and hands back. Nothing else knows what kind it is: the
-trainer, the command line and the tests see `init`, `estimate` and the class variables.
+trainer, the command line and the tests see `init`, `estimate`, `bound` and the class variables.
 """
 
 import abc
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from equinox import AbstractClassVar
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from relbo._check import batch_size, rows_in_range
-from relbo.models.base import AbstractProposal
-from relbo.types import Batch, Bound, EmptyState, Info, Pair, Streams
+from relbo._check import is_int, require, rows_in_range
+from relbo.bounds import AbstractBound
+from relbo.types import AnyPair, Batch, EmptyState, Info
+from relbo.view import Needs, check_needs
 
 State = TypeVar("State")
 
@@ -22,21 +24,24 @@ State = TypeVar("State")
 class AbstractEstimator(eqx.Module, Generic[State]):
     """Gradient estimator of a lower bound on log p(x)."""
 
-    bound: AbstractClassVar[Bound]
-    """The bound that is ascended."""
     unbiased: AbstractClassVar[bool]
     """Whether the expected estimate is the exact gradient of that bound, for theta and for phi."""
-    requires: AbstractClassVar[type[AbstractProposal]]
-    """What the proposal must be able to do; checked in `init`."""
+    needs: AbstractClassVar[Needs]
+    """What the proposal must be able to do."""
     paper: AbstractClassVar[str]
     """Where the estimator comes from."""
 
+    @property
     @abc.abstractmethod
-    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
+    def bound(self) -> AbstractBound:
+        """The bound that is ascended."""
+
+    @abc.abstractmethod
+    def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> State:
         """State before the first step, for a dataset of `num_data` rows."""
 
     @abc.abstractmethod
-    def estimate(self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch) -> tuple[Pair, State, Info]:
+    def estimate(self, key: PRNGKeyArray, pair: AnyPair, state: State, batch: Batch) -> tuple[Any, State, Info]:
         """One estimate.
 
         Args:
@@ -51,35 +56,37 @@ class AbstractEstimator(eqx.Module, Generic[State]):
         """
 
 
-class AbstractDrawingEstimator(AbstractEstimator[State], Generic[State]):
-    """What both families share: a file supplies `start` and `draw`."""
-
-    @abc.abstractmethod
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step."""
-
-    @abc.abstractmethod
-    def draw(self, streams: Streams, pair: Pair, state: State, batch: Batch) -> tuple[PyTree, State]:
-        """Everything random of this step, (b, K, ...), as constants of differentiation."""
-
-    def init(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> State:
-        """State before the first step, for a dataset of `num_data` rows."""
-        check_requirement(self, pair)
-        return self.start(key, pair, num_data)
+def remember_nothing(self: AbstractEstimator, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> EmptyState:
+    """`init` of an estimator that remembers nothing but the size of the dataset."""
+    check_needs(self, pair)
+    return EmptyState.of(num_data)
 
 
-def check_requirement(estimator: AbstractEstimator, pair: Pair) -> None:
-    """Refuses a proposal that cannot do what the estimator needs."""
-    if not isinstance(pair.proposal, estimator.requires):
-        raise ValueError(
-            f"{type(estimator).__name__} needs a proposal of type {estimator.requires.__name__}, got "
-            f"{type(pair.proposal).__name__}. Derive the proposal from it, or choose an estimator that needs less "
-            "(`relbo list` shows what each needs)."
-        )
-
-
-def check_batch(batch: Batch, state: PyTree) -> None:
-    """Refuses a batch whose parts disagree, or whose rows lie outside the dataset where only their number is kept."""
-    batch_size(batch.x, batch.index)
-    if isinstance(state, EmptyState) and state.num_data is not None:
+def check_rows(state: Any, batch: Batch) -> None:
+    """Refuses rows outside the dataset where the state knows nothing but its size."""
+    if isinstance(state, EmptyState):
         rows_in_range(batch.index, state.num_data)
+
+
+def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: int) -> None:
+    """Refuses a number of draws for which the estimator is not defined."""
+    require(
+        is_int(num_samples, at_least=at_least),
+        f"{type(estimator).__name__}: num_samples",
+        f"an integer >= {at_least}",
+        num_samples,
+    )
+
+
+def plain_info(bound: Float[Array, " b"], num_samples: int) -> Info:
+    """Info of an estimator that uses every one of its `num_samples` proposals."""
+    return Info(
+        bound=bound,
+        valid=jnp.ones(bound.shape, bool),
+        num_proposals=jnp.full(bound.shape, num_samples, jnp.int32),
+    )
+
+
+def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:
+    """Weights of the mean over valid rows; the others weigh nothing, even where theirs are not numbers."""
+    return jnp.where(valid[:, None], c, 0) / jnp.maximum(jnp.sum(valid), 1).astype(c.dtype)

@@ -14,7 +14,7 @@ Reference:
     Maddison, Mnih and Teh (2017), "The Concrete distribution", https://arxiv.org/abs/1611.00712.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,15 +22,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds, units
-from relbo._check import is_real, require
-from relbo.estimators._logits import hard_draw
-from relbo.estimators._score import plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
-from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, AbstractProposal, Layers
-from relbo.types import Batch, Bound, EmptyState, Info, Pair
+from relbo._check import is_number, require
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.bernoulli import hard_draw
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.models.base import AbstractBernoulliModel, Layers
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info, Number
+from relbo.view import Needs, RowView
 
 
-class Concrete(AbstractNoiseEstimator):
+class Concrete(AbstractPathEstimator[EmptyState]):
     """The pathwise gradient of the relaxed ELBO; the model must be an `AbstractBernoulliModel`.
 
     Args:
@@ -40,45 +42,48 @@ class Concrete(AbstractNoiseEstimator):
     """
 
     num_samples: int = eqx.field(static=True, default=1)
-    temperature: float = eqx.field(static=True, default=2 / 3)
-    model_temperature: float = eqx.field(static=True, default=1 / 2)
+    temperature: Number = 2 / 3
+    model_temperature: Number = 1 / 2
 
-    bound: ClassVar[Bound] = Bound.ELBO
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractBernoulliProposal
+    needs: ClassVar[Needs] = Needs.BITS
     paper: ClassVar[str] = "Maddison et al. 2017"
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
     def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
         for name in ("temperature", "model_temperature"):
             value = getattr(self, name)
-            require(is_real(value) and 0 < value < float("inf"), f"Concrete: {name}", "a finite number > 0", value)
+            require(is_number(value, above=0), f"Concrete: {name}", "a finite number > 0", value)
 
-    def surrogate(
-        self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
-    ) -> tuple[Float[Array, " b"], EmptyState, Info]:
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: RowView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
+        """K noises for each datapoint."""
+        return view.noise(streams.propose, self.num_samples), state
+
+    def surrogate(self, view: RowView, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
         """The relaxed log weight."""
-        if not isinstance(pair.model, AbstractBernoulliModel):
+        if not isinstance(view.pair.model, AbstractBernoulliModel):
             raise ValueError(
-                f"Concrete needs a model of type AbstractBernoulliModel, got {type(pair.model).__name__}. Derive the "
-                "model from it, or use StraightThrough, which needs no relaxed density."
+                f"Concrete needs a model of type AbstractBernoulliModel, got {type(view.pair.model).__name__}. Derive "
+                "the model from it, or use StraightThrough, which needs no relaxed density."
             )
-        constant = freeze(pair)
 
-        def one(x: PyTree, noise: Layers) -> Array:
-            s, logits = pair.proposal.rollout(noise, x, units.relaxed(self.temperature))  # type: ignore[attr-defined]
+        def one(pair: Any, x: PyTree, noise: Layers) -> Array:
+            s, logits = pair.proposal.rollout(noise, x, units.relaxed(self.temperature))
             y = [units.logistic(logit, n) / self.temperature for logit, n in zip(logits, noise, strict=True)]
-            value, model_logits = pair.model.conditionals(x, s)  # type: ignore[attr-defined]
+            value, model_logits = pair.model.conditionals(x, s)
             for at, model_logit, logit in zip(y, model_logits, logits, strict=True):
                 value = value + log_density(at, model_logit, self.model_temperature)
                 value = value - log_density(at, logit, self.temperature)
             return value
 
-        log_w = each(lambda x, noise: hard_draw(constant, x, noise)[2], batch.x, draws)
-        values = jnp.mean(each(one, batch.x, draws), axis=-1)
-        return values, state, plain_info(bounds.elbo(log_w), self.num_samples)
+        log_w = view.frozen().each(lambda pair, x, noise: hard_draw(pair, x, noise)[2], draws)
+        return jnp.mean(view.each(one, draws), axis=-1), plain_info(bounds.elbo(log_w), self.num_samples)
 
 
-def log_density(y: Float[Array, " d"], logits: Float[Array, " d"], temperature: float) -> Float[Array, ""]:
+def log_density(y: Float[Array, " d"], logits: Float[Array, " d"], temperature: Number) -> Float[Array, ""]:
     """Log density of y = (logits + logistic noise) / temperature, summed over units."""
     gap = logits - temperature * y
     return jnp.sum(jnp.log(jnp.asarray(temperature, y.dtype)) + gap - 2 * jax.nn.softplus(gap))

@@ -22,13 +22,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo.estimators._score import log_densities, plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, freeze, transform_noise
-from relbo.models.base import AbstractProposal, AbstractReparameterizedProposal
-from relbo.types import Batch, Bound, EmptyState, Info, Pair
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import AbstractView, Needs, freeze
 
 
-class DReG(AbstractNoiseEstimator):
+class DReG(AbstractPathEstimator[EmptyState]):
     """The doubly reparameterised gradient of the K-sample bound.
 
     Args:
@@ -37,20 +38,31 @@ class DReG(AbstractNoiseEstimator):
 
     num_samples: int = eqx.field(static=True, default=5)
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractReparameterizedProposal
+    needs: ClassVar[Needs] = Needs.PATH
     paper: ClassVar[str] = "Tucker et al. 2019"
 
-    def surrogate(
-        self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
-    ) -> tuple[Float[Array, " b"], EmptyState, Info]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: AbstractView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
+        """K noises for each datapoint."""
+        return view.noise(streams.propose, self.num_samples), state
+
+    def surrogate(self, view: AbstractView, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
         """Log p at fixed z for theta, the log weight along the path for phi."""
-        z = transform_noise(pair.proposal, draws, batch.x)
-        log_p, _ = log_densities(pair, batch.x, freeze(z))
-        constant_p, constant_q = log_densities(freeze(pair), batch.x, z)
+        z = view.transform(draws)
+        log_p, _ = view.log_densities(freeze(z))
+        constant_p, constant_q = view.frozen().log_densities(z)
         path = constant_p - constant_q
         log_w = jax.lax.stop_gradient(path)
         weights = jax.nn.softmax(log_w, axis=-1)
         values = jnp.sum(weights * log_p + jnp.square(weights) * path, axis=-1)
-        return values, state, plain_info(bounds.iwae(log_w), self.num_samples)
+        return values, plain_info(bounds.iwae(log_w), self.num_samples)

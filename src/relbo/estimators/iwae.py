@@ -15,15 +15,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo.estimators._score import AbstractWeightEstimator
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.score import AbstractScoreEstimator, draw_from_q
+from relbo.types import Batch, Draws, EmptyState, Info, Weights
+from relbo.view import Needs
 
 
-class IWAE(AbstractWeightEstimator):
+class IWAE(AbstractScoreEstimator[EmptyState]):
     """The K-sample bound by the plain score function.
 
     Args:
@@ -32,13 +32,23 @@ class IWAE(AbstractWeightEstimator):
 
     num_samples: int = eqx.field(static=True, default=5)
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Burda et al. 2016"
-    fewest_samples: ClassVar[int] = 1
 
-    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    init = remember_nothing
+    draw = draw_from_q
+
+    def weigh(self, draws: Draws, state: EmptyState, batch: Batch) -> tuple[Weights, EmptyState, Info]:
         """Normalised weights for the model, the whole bound for the proposal."""
+        log_w = draws.log_w
         normalised, bound = jax.nn.softmax(log_w, axis=-1), bounds.iwae(log_w)
-        return Coefficients(normalised, bound[:, None] - normalised), bound
+        return Weights(normalised, bound[:, None] - normalised), state, plain_info(bound, self.num_samples)

@@ -13,20 +13,25 @@ Reference:
     https://arxiv.org/abs/1511.05176.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
-from relbo import units
-from relbo.estimators._logits import AbstractPlainLogitEstimator, Signal, hard_draw, stack
+from relbo import bounds, units
+from relbo.estimators import bernoulli
+from relbo.estimators.base import check_num_samples, remember_nothing
+from relbo.estimators.bernoulli import Signal, hard_draw, stack
+from relbo.estimators.path import AbstractPathEstimator
 from relbo.models.base import Layers
-from relbo.types import Pair
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import Needs, RowView
 
 
-class MuProp(AbstractPlainLogitEstimator):
+class MuProp(AbstractPathEstimator[EmptyState]):
     """The score function with the mean-field Taylor control variate; `log_joint` must take z inside (0, 1).
 
     Args:
@@ -35,14 +40,30 @@ class MuProp(AbstractPlainLogitEstimator):
 
     num_samples: int = eqx.field(static=True, default=1)
 
+    unbiased: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs.BITS
     paper: ClassVar[str] = "Gu et al. 2016"
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
-    def signal(self, pair: Pair, x: PyTree, noise: Layers) -> Signal:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: RowView, state: EmptyState, batch: Batch) -> tuple[Signal, EmptyState]:
+        """K signals for each datapoint."""
+        return view.each(self.signal, view.noise(streams.propose, self.num_samples)), state
+
+    def surrogate(self, view: RowView, draws: Signal) -> tuple[Float[Array, " b"], Info]:
+        """Linear in the logits and in log p."""
+        return bernoulli.surrogate(view, draws)
+
+    def signal(self, pair: Any, x: PyTree, noise: Layers) -> Signal:
         """One draw, one mean-field pass forward and back."""
         z, logits, log_w = hard_draw(pair, x, noise)
 
         def mean_field(offset: Layers) -> tuple[Array, Layers]:
-            values, at = pair.proposal.rollout(offset, x, units.shifted)  # type: ignore[attr-defined]
+            values, at = pair.proposal.rollout(offset, x, units.shifted)
             return pair.model.log_joint(x, values) - units.log_bernoulli_layers(values, at), values
 
         (f_bar, z_bar), slopes = jax.value_and_grad(mean_field, has_aux=True)(jax.tree.map(jnp.zeros_like, z))

@@ -29,10 +29,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from relbo import bounds
 from relbo._check import is_int, is_real, require
-from relbo.estimators._learned import Perceptron, adam_step, flat, float_type, observation_size
-from relbo.estimators._score import AbstractIndependentEstimator, plain_info
-from relbo.models.base import AbstractProposal
-from relbo.types import Batch, Bound, Coefficients, Draws, Info, Pair
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.learned import Perceptron, adam_step, float_type
+from relbo.estimators.score import AbstractScoreEstimator, independent_draws
+from relbo.streams import Streams
+from relbo.types import AnyPair, Batch, Draws, Info, Weights
+from relbo.view import AbstractView, Needs, num_features
 
 
 class NVILState(NamedTuple):
@@ -49,7 +51,7 @@ class NVILState(NamedTuple):
     """Whether mean and variance are those of earlier steps."""
 
 
-class NVIL(AbstractIndependentEstimator[NVILState]):
+class NVIL(AbstractScoreEstimator[NVILState]):
     """Neural variational inference and learning.
 
     Args:
@@ -64,13 +66,12 @@ class NVIL(AbstractIndependentEstimator[NVILState]):
     decay: float = eqx.field(static=True, default=0.8)
     learning_rate: float = eqx.field(static=True, default=1e-3)
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Mnih and Gregor 2014"
-    fewest_samples: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
         require(is_int(self.width, at_least=1), "NVIL: width", "an integer >= 1", self.width)
         require(is_real(self.decay) and 0 <= self.decay < 1, "NVIL: decay", "a number in [0, 1)", self.decay)
         require(
@@ -80,22 +81,31 @@ class NVIL(AbstractIndependentEstimator[NVILState]):
             self.learning_rate,
         )
 
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> NVILState:
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> NVILState:
         """A baseline that is zero everywhere."""
+        remember_nothing(self, key, pair, num_data)  # refuses what does not suit; the baseline needs no rows
         dtype = float_type(pair)
-        baseline = Perceptron.create(key, observation_size(pair.model), [self.width], dtype)
+        baseline = Perceptron.create(key, num_features(pair), [self.width], dtype)
         zero = jnp.zeros((), dtype)
         return NVILState(baseline, optax.adam(self.learning_rate).init(baseline), zero, zero, jnp.zeros((), bool))
 
-    def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: NVILState, batch: Batch
-    ) -> tuple[Coefficients, NVILState, Info]:
+    def draw(self, streams: Streams, view: AbstractView, state: NVILState, batch: Batch) -> tuple[Draws, NVILState]:
+        """K draws from q, and what the baseline sees of x."""
+        draws = independent_draws(streams, view, self.num_samples)
+        return draws._replace(extra=view.features(draws.log_p.dtype)), state
+
+    def weigh(self, draws: Draws, state: NVILState, batch: Batch) -> tuple[Weights, NVILState, Info]:
         """The signal, centred and scaled by what was learned before this step."""
-        log_w = log_p - log_q
+        log_w = draws.log_w
         normalised, bound = jax.nn.softmax(log_w, axis=-1), bounds.iwae(log_w)
         signal = bound[:, None] - normalised
 
-        features = jax.vmap(lambda x: flat(x, log_w.dtype))(batch.x)
+        features = draws.extra
         baseline, pull_back = jax.vjp(lambda network: jax.vmap(network.value)(features), state.baseline)
         residual = signal - baseline[:, None]
         now = jnp.stack([jnp.mean(residual), jnp.var(residual)])
@@ -106,4 +116,4 @@ class NVIL(AbstractIndependentEstimator[NVILState]):
         network, optimiser = adam_step(optax.adam(self.learning_rate), gradient, state.baseline, state.optimiser)
         mean, variance = self.decay * before + (1 - self.decay) * now
         state = NVILState(network, optimiser, mean, variance, jnp.ones((), bool))
-        return Coefficients(normalised, centred), state, plain_info(bound, self.num_samples)
+        return Weights(normalised, centred), state, plain_info(bound, self.num_samples)

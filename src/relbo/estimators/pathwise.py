@@ -20,13 +20,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo.estimators._score import log_densities, plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, freeze, transform_noise
-from relbo.models.base import AbstractProposal, AbstractReparameterizedProposal
-from relbo.types import Batch, Bound, EmptyState, Info, Pair
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import AbstractView, Needs
 
 
-class Pathwise(AbstractNoiseEstimator):
+class Pathwise(AbstractPathEstimator[EmptyState]):
     """The reparameterised gradient of the ELBO.
 
     Args:
@@ -37,18 +38,25 @@ class Pathwise(AbstractNoiseEstimator):
     num_samples: int = eqx.field(static=True, default=1)
     drop_score: bool = eqx.field(static=True, default=False)
 
-    bound: ClassVar[Bound] = Bound.ELBO
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractReparameterizedProposal
+    needs: ClassVar[Needs] = Needs.PATH
     paper: ClassVar[str] = "Kingma and Welling 2014"
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
-    def surrogate(
-        self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
-    ) -> tuple[Float[Array, " b"], EmptyState, Info]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: AbstractView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
+        """K noises for each datapoint."""
+        return view.noise(streams.propose, self.num_samples), state
+
+    def surrogate(self, view: AbstractView, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
         """The log weight along the path."""
-        z = transform_noise(pair.proposal, draws, batch.x)
-        scorer = freeze(pair.proposal) if self.drop_score else pair.proposal
-        log_p, log_q = log_densities(Pair(pair.model, scorer), batch.x, z)
+        z = view.transform(draws)
+        log_p, log_q = view.log_densities(z)
+        if self.drop_score:
+            log_q = view.with_constant_proposal().log_densities(z).log_q
         log_w = log_p - log_q
-        info = plain_info(bounds.elbo(jax.lax.stop_gradient(log_w)), self.num_samples)
-        return jnp.mean(log_w, axis=-1), state, info
+        return jnp.mean(log_w, axis=-1), plain_info(bounds.elbo(jax.lax.stop_gradient(log_w)), self.num_samples)

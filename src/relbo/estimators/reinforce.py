@@ -15,15 +15,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo.estimators._score import AbstractWeightEstimator
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.score import AbstractScoreEstimator, draw_from_q
+from relbo.types import Batch, Draws, EmptyState, Info, Weights
+from relbo.view import Needs
 
 
-class REINFORCE(AbstractWeightEstimator):
+class REINFORCE(AbstractScoreEstimator[EmptyState]):
     """The score-function gradient without any control variate.
 
     Args:
@@ -32,13 +32,20 @@ class REINFORCE(AbstractWeightEstimator):
 
     num_samples: int = eqx.field(static=True, default=1)
 
-    bound: ClassVar[Bound] = Bound.ELBO
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Williams 1992"
-    fewest_samples: ClassVar[int] = 1
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
-    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    init = remember_nothing
+    draw = draw_from_q
+
+    def weigh(self, draws: Draws, state: EmptyState, batch: Batch) -> tuple[Weights, EmptyState, Info]:
         """Uniform weights for the model, log weights for the proposal."""
+        log_w = draws.log_w
         uniform = jnp.full_like(log_w, 1 / self.num_samples)
-        return Coefficients(model=uniform, proposal=log_w / self.num_samples), bounds.elbo(log_w)
+        info = plain_info(bounds.elbo(log_w), self.num_samples)
+        return Weights(model=uniform, proposal=log_w / self.num_samples), state, info

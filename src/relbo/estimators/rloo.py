@@ -15,15 +15,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo.estimators._score import AbstractWeightEstimator, leave_one_out
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.score import AbstractScoreEstimator, draw_from_q, leave_one_out
+from relbo.types import Batch, Draws, EmptyState, Info, Weights
+from relbo.view import Needs
 
 
-class RLOO(AbstractWeightEstimator):
+class RLOO(AbstractScoreEstimator[EmptyState]):
     """REINFORCE with a leave-one-out baseline.
 
     Args:
@@ -32,14 +32,20 @@ class RLOO(AbstractWeightEstimator):
 
     num_samples: int = eqx.field(static=True, default=2)
 
-    bound: ClassVar[Bound] = Bound.ELBO
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Kool et al. 2019"
-    fewest_samples: ClassVar[int] = 2
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
-    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 2)
+
+    init = remember_nothing
+    draw = draw_from_q
+
+    def weigh(self, draws: Draws, state: EmptyState, batch: Batch) -> tuple[Weights, EmptyState, Info]:
         """Uniform weights for the model, centred log weights for the proposal."""
-        # not a constant, which a compiler would move out of sums: VRS that rejects nothing is to be rounded alike
-        uniform = jnp.where(jnp.isnan(log_w), jnp.full_like(log_w, jnp.nan), 1 / self.num_samples)
-        return Coefficients(model=uniform, proposal=leave_one_out(log_w)), bounds.elbo(log_w)
+        log_w = draws.log_w
+        uniform = jnp.full_like(log_w, 1 / self.num_samples)
+        info = plain_info(bounds.elbo(log_w), self.num_samples)
+        return Weights(model=uniform, proposal=leave_one_out(log_w)), state, info

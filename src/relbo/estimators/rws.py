@@ -16,15 +16,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
 
 from relbo import bounds
-from relbo.estimators._score import AbstractWeightEstimator
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.score import AbstractScoreEstimator, draw_from_q
+from relbo.types import Batch, Draws, EmptyState, Info, Weights
+from relbo.view import Needs
 
 
-class RWS(AbstractWeightEstimator):
+class RWS(AbstractScoreEstimator[EmptyState]):
     """Reweighted wake-sleep, the proposal trained by its wake phase.
 
     Args:
@@ -33,13 +33,23 @@ class RWS(AbstractWeightEstimator):
 
     num_samples: int = eqx.field(static=True, default=5)
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Bornschein and Bengio 2015"
-    fewest_samples: ClassVar[int] = 1
 
-    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    init = remember_nothing
+    draw = draw_from_q
+
+    def weigh(self, draws: Draws, state: EmptyState, batch: Batch) -> tuple[Weights, EmptyState, Info]:
         """Normalised weights for both."""
+        log_w = draws.log_w
         normalised = jax.nn.softmax(log_w, axis=-1)
-        return Coefficients(normalised, normalised), bounds.iwae(log_w)
+        return Weights(normalised, normalised), state, plain_info(bounds.iwae(log_w), self.num_samples)

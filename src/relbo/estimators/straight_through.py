@@ -10,7 +10,7 @@ Reference:
     conditional computation", https://arxiv.org/abs/1308.3432.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -18,13 +18,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds, units
-from relbo.estimators._score import plain_info
-from relbo.estimators._surrogate import AbstractNoiseEstimator, each, freeze
-from relbo.models.base import AbstractBernoulliProposal, AbstractProposal, Layers
-from relbo.types import Batch, Bound, EmptyState, Info, Pair
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.models.base import Layers
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import Needs, RowView, freeze
 
 
-class StraightThrough(AbstractNoiseEstimator):
+class StraightThrough(AbstractPathEstimator[EmptyState]):
     """The straight-through gradient of the ELBO; `log_joint` must be differentiable in z.
 
     Args:
@@ -33,22 +35,28 @@ class StraightThrough(AbstractNoiseEstimator):
 
     num_samples: int = eqx.field(static=True, default=1)
 
-    bound: ClassVar[Bound] = Bound.ELBO
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractBernoulliProposal
+    needs: ClassVar[Needs] = Needs.BITS
     paper: ClassVar[str] = "Bengio et al. 2013"
+    bound: ClassVar[bounds.AbstractBound] = bounds.ELBO()
 
-    def surrogate(
-        self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
-    ) -> tuple[Float[Array, " b"], EmptyState, Info]:
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: RowView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
+        """K noises for each datapoint."""
+        return view.noise(streams.propose, self.num_samples), state
+
+    def surrogate(self, view: RowView, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
         """The log weight along the straight-through path."""
-        constant = freeze(pair).proposal
 
-        def one(x: PyTree, noise: Layers) -> Array:
-            hard, _ = constant.rollout(noise, x, units.hard)  # type: ignore[attr-defined]
-            z, _ = pair.proposal.rollout(hard, x, units.straight)  # type: ignore[attr-defined]
+        def one(pair: Any, x: PyTree, noise: Layers) -> Array:
+            constant = freeze(pair.proposal)
+            hard, _ = constant.rollout(noise, x, units.hard)
+            z, _ = pair.proposal.rollout(hard, x, units.straight)
             return pair.model.log_joint(x, z) - constant.log_prob(z, x)
 
-        log_w = each(one, batch.x, draws)
-        info = plain_info(bounds.elbo(jax.lax.stop_gradient(log_w)), self.num_samples)
-        return jnp.mean(log_w, axis=-1), state, info
+        log_w = view.each(one, draws)
+        return jnp.mean(log_w, axis=-1), plain_info(bounds.elbo(jax.lax.stop_gradient(log_w)), self.num_samples)

@@ -21,12 +21,13 @@ from jaxtyping import Array, Float
 
 from relbo import bounds
 from relbo._check import require
-from relbo.estimators._score import AbstractWeightEstimator
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.score import AbstractScoreEstimator, draw_from_q
+from relbo.types import Batch, Draws, EmptyState, Info, Weights
+from relbo.view import Needs
 
 
-class VIMCO(AbstractWeightEstimator):
+class VIMCO(AbstractScoreEstimator[EmptyState]):
     """Variational inference for Monte Carlo objectives.
 
     Args:
@@ -37,13 +38,12 @@ class VIMCO(AbstractWeightEstimator):
     num_samples: int = eqx.field(static=True, default=5)
     control: Literal["geometric", "arithmetic"] = eqx.field(static=True, default="geometric")
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Mnih and Rezende 2016"
-    fewest_samples: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 2)
         require(
             self.control in ("geometric", "arithmetic"),
             "VIMCO: control",
@@ -51,11 +51,20 @@ class VIMCO(AbstractWeightEstimator):
             self.control,
         )
 
-    def weigh(self, log_w: Float[Array, "b k"]) -> tuple[Coefficients, Float[Array, " b"]]:
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    init = remember_nothing
+    draw = draw_from_q
+
+    def weigh(self, draws: Draws, state: EmptyState, batch: Batch) -> tuple[Weights, EmptyState, Info]:
         """Normalised weights for the model, credit of each draw for the proposal."""
+        log_w = draws.log_w
         normalised, bound = jax.nn.softmax(log_w, axis=-1), bounds.iwae(log_w)
         without = geometric_without(log_w) if self.control == "geometric" else arithmetic_without(log_w)
-        return Coefficients(normalised, bound[:, None] - without - normalised), bound
+        return Weights(normalised, bound[:, None] - without - normalised), state, plain_info(bound, self.num_samples)
 
 
 def geometric_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:

@@ -1,44 +1,213 @@
 r"""VRS: both gradients of the resampled ELBO, with the signs that hold.
 
-With z_1..z_S iid from r, u = log p - log q + T(x), g = log a and A = log p - log q - g(u),
+With z_1..z_K iid from r, u = log p - log q + T(x), g = log a and A = log p - log q - g(u),
 
-    c^p_k = 1/S + g'(u_k) (A_k - mean A) / (S - 1),    c^q_k = (1 - g'(u_k)) (A_k - mean A) / (S - 1),
+    c^p_k = 1/K + g'(u_k) (A_k - mean A) / (K - 1),    c^q_k = (1 - g'(u_k)) (A_k - mean A) / (K - 1),
 
 that is, for the paper's acceptance, grad_phi = Cov_r(A, a grad log q) and
 grad_theta = E_r[grad log p] + Cov_r(A, (1 - a) grad log p). The paper's Theorem 2 prints two of these signs wrong
 (docs/errata.md, E1 and E2). With `Always()` acceptance, or T = +inf, this is RLOO.
 
+Every row evaluates N proposals and uses all K that are accepted; only a row with fewer than S goes on, to exactly S
+(`relbo.rejection`). Given K the draws are iid from r, so both covariances are unbiased for every K >= S >= 2. The
+bound in `Info` is mean A plus an estimate of log Z_R from the counts (`bounds.log_z_unbiased`): unbiased for the
+R-ELBO too.
+
 Reference:
     Grover et al. (2018), "Variational Rejection Sampling", Theorem 2, https://arxiv.org/abs/1804.01712.
 """
 
-from typing import ClassVar
+import abc
+from typing import Any, ClassVar, NamedTuple
 
-from relbo.estimators._accepted import draw_accepted as draw_accepted
-from relbo.estimators._accepted import mean_acceptance as mean_acceptance
-from relbo.estimators._resampled import VRSInfo as VRSInfo
-from relbo.estimators._resampled import VRSState as VRSState
-from relbo.estimators._reuse import AbstractAcceptedEstimator
-from relbo.models.base import AbstractProposal
-from relbo.types import Bound, Coefficients
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from relbo import bounds, rejection
+from relbo._check import is_int, require
+from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
+from relbo.estimators.base import check_num_samples
+from relbo.estimators.score import AbstractScoreEstimator
+from relbo.streams import Streams
+from relbo.thresholds import AbstractThreshold, Quantile, Reading, as_threshold, look_up
+from relbo.types import AnyPair, Batch, Draws, Info, Number, Weights
+from relbo.view import AbstractView, Needs, check_needs
 
 
-class VRS(AbstractAcceptedEstimator):
+class VRSState(NamedTuple):
+    """What VRS remembers between steps."""
+
+    thresholds: Any
+    """State of the threshold."""
+
+
+class VRSInfo(NamedTuple):
+    """What VRS tells about a step."""
+
+    acceptance: Float[Array, " b"]
+    """Mean acceptance probability of the first N proposals of each row: unbiased for Z_R."""
+    threshold: Float[Array, " b"]
+    """T used, in nats."""
+    age: Int[Array, " b"]
+    """Steps since T was renewed."""
+    exhausted: Bool[Array, " b"]
+    """Rows that were left out of the gradient for want of acceptances."""
+    num_used: Int[Array, " b"]
+    """K, accepted draws behind each row's gradient."""
+    num_evaluated: Int[Array, ""]
+    """Proposals evaluated for the batch, the wasted ones included."""
+
+
+class Rejection(NamedTuple):
+    """What a step of VRS knows beside its draws."""
+
+    reading: Reading
+    accepted: rejection.Accepted
+
+
+class Parts(NamedTuple):
+    """What the weights are made of, (b, k); the first and the last are 0 where a place is not used."""
+
+    uniform: Float[Array, "b k"]
+    """1/K."""
+    slope: Float[Array, "b k"]
+    """g'(u_k)."""
+    centred: Float[Array, "b k"]
+    """(A_k - mean A) / (K - 1)."""
+
+
+class AbstractVRS(AbstractScoreEstimator[VRSState]):
+    """Variational rejection sampling, with the settings that `VRS` documents; a file supplies `for_phi`."""
+
+    num_samples: int = eqx.field(static=True)
+    threshold: AbstractThreshold
+    acceptance: AbstractAcceptance
+    num_proposals: int = eqx.field(static=True)
+    max_rounds: int = eqx.field(static=True)
+    throw: bool = eqx.field(static=True)
+
+    needs: ClassVar[Needs] = Needs.DRAWS
+
+    def __init__(
+        self,
+        num_samples: int = 2,
+        threshold: AbstractThreshold | Number | str | None = None,
+        acceptance: AbstractAcceptance = Soft(),
+        *,
+        num_proposals: int | None = None,
+        rate: Any = None,
+        max_rounds: int = 1_000,
+        throw: bool = True,
+    ) -> None:
+        self.num_samples, self.acceptance, self.max_rounds, self.throw = num_samples, acceptance, max_rounds, throw
+        self.threshold = as_threshold(threshold, rate, default=Quantile())
+        self.num_proposals = num_samples if num_proposals is None else num_proposals
+
+    def __check_init__(self) -> None:
+        name = type(self).__name__
+        check_num_samples(self, self.num_samples, 2)
+        enough = is_int(self.num_proposals, at_least=self.num_samples)
+        expected = f"an integer >= num_samples = {self.num_samples}"
+        require(enough, f"{name}: num_proposals", expected, self.num_proposals)
+        require(is_int(self.max_rounds, at_least=1), f"{name}: max_rounds", "an integer >= 1", self.max_rounds)
+        check_acceptance(self, self.acceptance)
+
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The R-ELBO."""
+        return bounds.RS(1, self.threshold, self.acceptance)
+
+    def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> VRSState:
+        """Thresholds before the first step."""
+        check_needs(self, pair)
+        return VRSState(self.threshold.init(num_data))
+
+    def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
+        """Accepted draws for each row, under thresholds that these draws do not influence."""
+        reading = look_up(self.threshold, streams.other, view, state.thresholds, batch.index, self.acceptance)
+        draws = rejection.accepted_draws(
+            view,
+            streams,
+            reading.t,
+            self.acceptance,
+            num_samples=self.num_samples,
+            num_proposals=self.num_proposals,
+            max_rounds=self.max_rounds,
+            throw=self.throw,
+        )
+        first = slice(self.num_proposals)  # iid from q whatever happens to them
+        log_w = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], jnp.zeros(()))
+        thresholds = self.threshold.update(state.thresholds, batch.index, reading.t, log_w, self.acceptance)
+        return draws._replace(extra=Rejection(reading, draws.extra)), VRSState(thresholds)
+
+    def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
+        """The corrected Theorem 2 for theta, `for_phi` for phi."""
+        reading, accepted = draws.extra
+        used, t = draws.used, reading.t[:, None]
+        u = log_odds_of(draws.log_p, draws.log_q, t)
+        signal = jnp.where(used, draws.log_w - self.acceptance.log_prob(u), 0)
+        slope = self.acceptance.slope(u)
+        count = jnp.maximum(accepted.num_used, 2).astype(signal.dtype)[:, None]
+        mean = jnp.sum(signal, axis=1, keepdims=True) / count
+        parts = Parts(
+            uniform=jnp.where(used, 1 / count, 0), slope=slope, centred=jnp.where(used, signal - mean, 0) / (count - 1)
+        )
+        weights = Weights(parts.uniform + slope * parts.centred, self.for_phi(draws, parts))
+
+        valid, first = ~accepted.exhausted, slice(self.num_proposals)
+        log_z = bounds.log_z_unbiased(
+            accepted.num_used, accepted.num_proposals, self.num_samples, self.num_proposals
+        ).astype(signal.dtype)
+        info = Info(
+            bound=jnp.where(valid, mean[:, 0] + log_z, jnp.nan),
+            valid=valid,
+            num_proposals=accepted.num_proposals,
+            extra=VRSInfo(
+                acceptance=jnp.mean(jnp.exp(self.acceptance.log_prob(u[:, first])), axis=-1),
+                threshold=reading.t,
+                age=reading.age,
+                exhausted=accepted.exhausted,
+                num_used=accepted.num_used,
+                num_evaluated=accepted.num_evaluated,
+            ),
+        )
+        return weights, state, info
+
+    @abc.abstractmethod
+    def for_phi(self, draws: Draws, parts: Parts) -> Float[Array, "b k"]:
+        """The weights c^q."""
+
+
+class VRS(AbstractVRS):
     """Variational rejection sampling, both gradients as the bound has them.
 
     Args:
-        num_samples: S >= 2, accepted draws per datapoint.
-        threshold: how T(x) is set.
+        num_samples: S >= 2, accepted draws per datapoint at the least.
+        threshold: how T(x) is set: a threshold, a number (T itself) or words such as "rate:0.5"; `Quantile()` if
+            neither this nor `rate` is given.
         acceptance: the acceptance function.
+        num_proposals: N >= S, proposals that every row evaluates; all accepted ones among them are used. By default S.
+        rate: short for `threshold=Rate(rate)`.
         max_rounds: a row gives up after max_rounds * S proposals.
         throw: whether a row that gives up is an error; if not, it is left out of the gradient and counted.
     """
 
-    bound: ClassVar[Bound] = Bound.R_ELBO
     unbiased: ClassVar[bool] = True
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
     paper: ClassVar[str] = "Grover et al. 2018"
 
-    def adjust(self, weights: Coefficients) -> Coefficients:
-        """The corrected Theorem 2 as it is."""
-        return weights
+    __init__ = AbstractVRS.__init__  # not that of a data class, which type checkers would expect
+
+    def for_phi(self, draws: Draws, parts: Parts) -> Float[Array, "b k"]:
+        """The corrected Theorem 2."""
+        return (1 - parts.slope) * parts.centred
+
+
+def check_acceptance(estimator: Any, acceptance: Any) -> None:
+    """Refuses what is not an acceptance."""
+    require(
+        isinstance(acceptance, AbstractAcceptance),
+        f"{type(estimator).__name__}: acceptance",
+        "an acceptance such as Soft(), Hard() or Always()",
+        acceptance,
+    )

@@ -17,7 +17,7 @@ References:
     Casella and Robert (1996), "Rao-Blackwellisation of sampling schemes".
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -27,12 +27,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import bounds
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
-from relbo.estimators._resampled import VRSInfo, VRSState, check_acceptance
-from relbo.estimators._score import AbstractScoreEstimator, check_num_samples, draw_iid, plain_info
-from relbo.models.base import AbstractProposal
-from relbo.rejection import LogProbs
-from relbo.thresholds import AbstractThreshold, Quantile
-from relbo.types import Batch, Bound, Coefficients, Draws, Info, Pair, Streams
+from relbo.estimators.base import check_num_samples, plain_info
+from relbo.estimators.score import AbstractScoreEstimator, independent_draws
+from relbo.estimators.vrs import VRSInfo, VRSState, check_acceptance
+from relbo.streams import Streams
+from relbo.thresholds import AbstractThreshold, Quantile, Reading, as_threshold, look_up
+from relbo.types import AnyPair, Batch, Draws, Info, Number, Weights
+from relbo.view import AbstractView, Needs, check_needs
 
 
 class VRSAll(AbstractScoreEstimator[VRSState]):
@@ -40,42 +41,59 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
 
     Args:
         num_samples: N >= 2, proposals per datapoint.
-        threshold: how T(x) is set.
+        threshold: how T(x) is set, as for `VRS`.
         acceptance: the acceptance function.
+        rate: short for `threshold=Rate(rate)`.
     """
 
-    num_samples: int = eqx.field(static=True, default=5)
-    threshold: AbstractThreshold = Quantile()
-    acceptance: AbstractAcceptance = Soft()
+    num_samples: int = eqx.field(static=True)
+    threshold: AbstractThreshold
+    acceptance: AbstractAcceptance
 
-    bound: ClassVar[Bound] = Bound.R_ELBO
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Grover et al. 2018, Rao-Blackwellised as Casella and Robert 1996"
+
+    def __init__(
+        self,
+        num_samples: int = 5,
+        threshold: AbstractThreshold | Number | str | None = None,
+        acceptance: AbstractAcceptance = Soft(),
+        *,
+        rate: Any = None,
+    ) -> None:
+        self.num_samples, self.acceptance = num_samples, acceptance
+        self.threshold = as_threshold(threshold, rate, default=Quantile())
 
     def __check_init__(self) -> None:
         check_num_samples(self, self.num_samples, 2)
-        check_acceptance(self, self.threshold, self.acceptance)
+        check_acceptance(self, self.acceptance)
 
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> VRSState:
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The R-ELBO."""
+        return bounds.RS(1, self.threshold, self.acceptance)
+
+    def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> VRSState:
         """Thresholds before the first step."""
+        check_needs(self, pair)
         return VRSState(self.threshold.init(num_data))
 
-    def draw(self, streams: Streams, pair: Pair, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
+    def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
         """N proposals for each row, and thresholds that they do not influence."""
-        t, thresholds = self.threshold.lookup(streams.other, pair, state.thresholds, batch, self.acceptance)
-        draws = draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples)
-        return draws._replace(extra=(t, self.threshold.age(thresholds, batch.index))), VRSState(thresholds)
+        reading = look_up(self.threshold, streams.other, view, state.thresholds, batch.index, self.acceptance)
+        draws = independent_draws(streams, view, self.num_samples)
+        log_w = log_odds_of(draws.log_p, draws.log_q, jnp.zeros(()))
+        thresholds = self.threshold.update(state.thresholds, batch.index, reading.t, log_w, self.acceptance)
+        return draws._replace(extra=reading), VRSState(thresholds)
 
-    def coefficients(
-        self, log_p: Float[Array, "b k"], log_q: Float[Array, "b k"], draws: Draws, state: VRSState, batch: Batch
-    ) -> tuple[Coefficients, VRSState, Info]:
+    def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
         """The gradient of VRS with self-normalised expectations."""
-        t, age = draws.extra
-        u = log_odds_of(log_p, log_q, t[:, None])
+        reading: Reading = draws.extra
+        u = log_odds_of(draws.log_p, draws.log_q, reading.t[:, None])
         log_a = self.acceptance.log_prob(u)
         # an impossible z has weight zero and must not make the means NaN
-        signal = jnp.where(jnp.isneginf(log_a), 0, log_p - log_q - log_a)
+        signal = jnp.where(jnp.isneginf(log_a), 0, draws.log_w - log_a)
         rho = jax.nn.softmax(log_a, axis=-1)
         credit = rho * (signal - mean_of_others(log_a, signal))
         slope = self.acceptance.slope(u)
@@ -87,14 +105,14 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
             valid=possible,
             extra=VRSInfo(
                 acceptance=jnp.mean(jnp.exp(log_a), axis=-1),
-                threshold=t,
-                age=age,
+                threshold=reading.t,
+                age=reading.age,
                 exhausted=~possible,
+                num_used=plain.num_proposals,
                 num_evaluated=jnp.sum(plain.num_proposals),
             ),
         )
-        thresholds = self.threshold.follow(state.thresholds, batch, t, LogProbs(log_p, log_q), self.acceptance)
-        return Coefficients(rho + slope * credit, (1 - slope) * credit), VRSState(thresholds), info
+        return Weights(rho + slope * credit, (1 - slope) * credit), state, info
 
 
 def mean_of_others(log_weight: Float[Array, "b k"], values: Float[Array, "b k"]) -> Float[Array, "b k"]:

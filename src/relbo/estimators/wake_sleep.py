@@ -17,17 +17,17 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo.estimators._score import draw_iid, log_densities, plain_info
-from relbo.estimators._surrogate import AbstractSurrogateEstimator, each
-from relbo.models.base import AbstractProposal
-from relbo.rejection import draw_grid
-from relbo.types import Batch, Bound, EmptyState, Info, Pair, Streams
+from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.path import AbstractPathEstimator
+from relbo.streams import Streams
+from relbo.types import Batch, EmptyState, Info
+from relbo.view import AbstractView, Needs, RowView
 
 
-class WakeSleep(AbstractSurrogateEstimator[EmptyState]):
+class WakeSleep(AbstractPathEstimator[EmptyState]):
     """Wake-sleep, with a reweighted wake phase for more than one draw.
 
     Args:
@@ -36,30 +36,29 @@ class WakeSleep(AbstractSurrogateEstimator[EmptyState]):
 
     num_samples: int = eqx.field(static=True, default=1)
 
-    bound: ClassVar[Bound] = Bound.IWAE
     unbiased: ClassVar[bool] = False
-    requires: ClassVar[type[AbstractProposal]] = AbstractProposal
+    needs: ClassVar[Needs] = Needs.DRAWS
     paper: ClassVar[str] = "Hinton et al. 1995"
 
-    def start(self, key: PRNGKeyArray, pair: Pair, num_data: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState.of(num_data)
+    def __check_init__(self) -> None:
+        check_num_samples(self, self.num_samples, 1)
 
-    def draw(self, streams: Streams, pair: Pair, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
+    @property
+    def bound(self) -> bounds.AbstractBound:
+        """The K-sample bound."""
+        return bounds.IS(self.num_samples)
+
+    init = remember_nothing
+
+    def draw(self, streams: Streams, view: AbstractView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
         """K draws from q, and K dreams."""
-        awake = draw_iid(streams.propose, pair.proposal, batch.x, self.num_samples).z
-        dreams = draw_grid(
-            streams.other, lambda key, _: pair.model.sample(key), batch.x, batch.index.shape[0], self.num_samples
-        )
-        return (awake, dreams), state
+        return (view.draw(streams.propose, self.num_samples), view.dreams(streams.other, self.num_samples)), state
 
-    def surrogate(
-        self, pair: Pair, draws: PyTree, state: EmptyState, batch: Batch
-    ) -> tuple[Float[Array, " b"], EmptyState, Info]:
+    def surrogate(self, view: RowView, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
         """Weighted log p of the draws, plus mean log q of the dreams."""
         awake, (dreamt_x, dreamt_z) = draws
-        log_p, log_q = log_densities(pair, batch.x, awake)
+        log_p, log_q = view.log_densities(awake)
         log_w = jax.lax.stop_gradient(log_p - log_q)
-        asleep = each(lambda _, x, z: pair.proposal.log_prob(z, x), batch.x, dreamt_x, dreamt_z)
+        asleep = view.each(lambda pair, _, x, z: pair.proposal.log_prob(z, x), dreamt_x, dreamt_z)
         wake = jnp.sum(jax.nn.softmax(log_w, axis=-1) * log_p, axis=-1)
-        return wake + jnp.mean(asleep, axis=-1), state, plain_info(bounds.iwae(log_w), self.num_samples)
+        return wake + jnp.mean(asleep, axis=-1), plain_info(bounds.iwae(log_w), self.num_samples)

@@ -4,10 +4,10 @@ Batches come from `jax.vmap`. Both x and z may be any pytree of arrays.
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo import units
 
@@ -17,10 +17,6 @@ Layers = tuple[Float[Array, " _"], ...]
 
 class AbstractModel(eqx.Module):
     """The joint density p_theta(x, z); its arrays are theta."""
-
-    always_finite: ClassVar[bool] = False
-    """Whether log p and its gradient are finite at every z that q can draw: what the accept test computed can then
-    serve the gradient too, also where z is rejected and its weight is 0."""
 
     @abc.abstractmethod
     def log_joint(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
@@ -58,42 +54,52 @@ class AbstractProposal(eqx.Module):
     def log_prob(self, z: PyTree, x: PyTree) -> Float[Array, ""]:
         """Log q(z | x) in nats."""
 
-    def sample_and_log_prob(self, key: PRNGKeyArray, x: PyTree) -> tuple[PyTree, Float[Array, ""]]:
-        """Draws z and its log q(z | x); a proposal that can share work between the two replaces this."""
-        z = self.sample(key, x)
-        return z, self.log_prob(z, x)
-
     def condition(self, x: PyTree) -> PyTree:
         """All that q(z | x) needs of x, by default x; a proposal whose work on x is dear does it here, once per x."""
         return x
 
-    def sample_and_log_prob_given(self, key: PRNGKeyArray, condition: PyTree) -> tuple[PyTree, Float[Array, ""]]:
+    def sample_and_log_prob(self, key: PRNGKeyArray, condition: PyTree) -> tuple[PyTree, Float[Array, ""]]:
         """Draws z and its log q(z | x) from what `condition(x)` returned; replaced together with it."""
-        return self.sample_and_log_prob(key, condition)
+        z = self.sample(key, condition)
+        return z, self.log_prob(z, condition)
 
 
-class AbstractBatchModel(AbstractModel):
-    """A model that is best evaluated for all rows of a batch together, like a program written for whole batches."""
+class AbstractBatchPair(eqx.Module):
+    """Model and proposal of a program that runs for all rows of a batch together, like one written in NumPyro.
 
-    @abc.abstractmethod
-    def log_joint_batch(self, x: PyTree, z: PyTree) -> Float[Array, "b k"]:
-        """Log p(x_i, z_ik) of K draws for each of the b rows."""
-
-    @abc.abstractmethod
-    def observation_size(self) -> int:
-        """How many numbers one x has, for baselines that are functions of x."""
-
-
-class AbstractBatchProposal(AbstractProposal):
-    """A proposal that is best drawn and scored for all rows of a batch together."""
+    Its arrays are theta and phi. It takes the place of a `Pair` wherever an estimator, a threshold or the sampler
+    asks for one. Draw j of the batch gives each row its own j-th proposal.
+    """
 
     @abc.abstractmethod
-    def sample_batch(self, key: PRNGKeyArray, x: PyTree, num_samples: int) -> PyTree:
-        """K independent draws from q(z | x_i) for each row, (b, K, ...)."""
+    def draw(self, key: PRNGKeyArray, x: PyTree, positions: Int[Array, " k"]) -> PyTree:
+        """Independent draws from q for every row, (b, k, ...): those at the given positions of the rows' streams."""
 
     @abc.abstractmethod
-    def log_prob_batch(self, z: PyTree, x: PyTree) -> Float[Array, "b k"]:
-        """Log q(z_ik | x_i) of K draws for each of the b rows."""
+    def log_densities(self, x: PyTree, z: PyTree) -> tuple[Float[Array, "b k"], Float[Array, "b k"]]:
+        """Log p(x_i, z_ik) and log q(z_ik | x_i) of k draws for each row, differentiable at fixed z."""
+
+    @property
+    @abc.abstractmethod
+    def num_features(self) -> int:
+        """How many numbers `features` makes of one row."""
+
+    @abc.abstractmethod
+    def features(self, x: PyTree) -> Float[Array, "b d"]:
+        """What is observed in each row, for baselines that are functions of x."""
+
+    @property
+    @abc.abstractmethod
+    def has_path(self) -> bool:
+        """Whether the draws are a differentiable function of noise, by `noise` and `transform`."""
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray, x: PyTree, positions: Int[Array, " k"]) -> PyTree:
+        """What is random in `draw` at the same key and positions, of any shape that `transform` takes."""
+
+    @abc.abstractmethod
+    def transform(self, noise: PyTree, x: PyTree) -> PyTree:
+        """The draws that the noise makes, (b, k, ...), differentiable in phi."""
 
 
 class AbstractReparameterizedProposal(AbstractProposal):
@@ -110,18 +116,6 @@ class AbstractReparameterizedProposal(AbstractProposal):
     def sample(self, key: PRNGKeyArray, x: PyTree) -> PyTree:
         """Draws z from q(z | x)."""
         return self.transform(self.noise(key), x)
-
-
-class AbstractBatchReparameterizedProposal(AbstractBatchProposal, AbstractReparameterizedProposal):
-    """A differentiable function of noise that is best computed for all rows of a batch together."""
-
-    @abc.abstractmethod
-    def noise_batch(self, key: PRNGKeyArray, x: PyTree, num_samples: int) -> PyTree:
-        """Noise for K draws of all rows, of any shape that `transform_batch` takes."""
-
-    @abc.abstractmethod
-    def transform_batch(self, noise: PyTree, x: PyTree) -> PyTree:
-        """The draws that the noise makes, (b, K, ...), differentiable in phi."""
 
 
 class AbstractBernoulliProposal(AbstractProposal):
@@ -149,8 +143,3 @@ class AbstractBernoulliProposal(AbstractProposal):
         """Log q(z | x), the logits being those at z itself."""
         values, logits = self.rollout(z, x, units.replay)
         return units.log_bernoulli_layers(values, logits)
-
-    def sample_and_log_prob(self, key: PRNGKeyArray, x: PyTree) -> tuple[Layers, Float[Array, ""]]:
-        """Draws z and scores it with the logits of the same pass."""
-        values, logits = self.rollout(self.noise(key), x, units.hard)
-        return values, units.log_bernoulli_layers(values, logits)

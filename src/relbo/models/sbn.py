@@ -12,7 +12,7 @@ References:
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -74,8 +74,6 @@ def _signed(h: Float[Array, " d"]) -> Float[Array, " d"]:
 class SBN(AbstractBernoulliModel):
     """The generative network p(x, h_1, ..., h_L); `downward[l]` gives layer l (x for l = 0) from layer l + 1."""
 
-    always_finite: ClassVar[bool] = True
-
     downward: tuple[Conditional, ...]
     prior: Float[Array, " top"]
     """Logits of the top layer."""
@@ -118,9 +116,7 @@ class SBNProposal(AbstractBernoulliProposal):
         """The logits of h_1, all that x decides."""
         return self.upward[0].logits(x - jax.lax.stop_gradient(self.data_mean))
 
-    def sample_and_log_prob_given(
-        self, key: PRNGKeyArray, condition: Float[Array, " h"]
-    ) -> tuple[Layers, Float[Array, ""]]:
+    def sample_and_log_prob(self, key: PRNGKeyArray, condition: Float[Array, " h"]) -> tuple[Layers, Float[Array, ""]]:
         """Draws z and scores it, from the logits of h_1."""
         values, logits = self._continue(self.noise(key), condition, units.hard)
         return values, units.log_bernoulli_layers(values, logits)

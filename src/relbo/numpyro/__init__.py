@@ -14,6 +14,5 @@ from relbo.numpyro.losses import RWS as RWS
 from relbo.numpyro.losses import VIMCO as VIMCO
 from relbo.numpyro.losses import ResampledELBO as ResampledELBO
 from relbo.numpyro.objective import EstimatorELBO as EstimatorELBO
-from relbo.numpyro.resample import Resampled as Resampled
 from relbo.numpyro.resample import resample as resample
 from relbo.numpyro.svi import SVI as SVI

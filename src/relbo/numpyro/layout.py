@@ -68,12 +68,22 @@ def run_guide(guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dic
 
 
 def run(
-    model: Any, guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dict[str, Any]
+    model: Any,
+    guide: Any,
+    args: tuple,
+    kwargs: dict,
+    key: jax.Array,
+    values: dict[str, Any],
+    shared: dict[str, Any] | None = None,
 ) -> tuple[Trace, Trace]:
-    """Traces of the guide and of the model replayed on it; `values` fixes parameters, plates and latents by name."""
+    """Traces of the guide and of the model replayed on it.
+
+    `values` fixes parameters, plates and latents by name; for the model those in `shared` take their place.
+    """
     key_guide, key_model = jax.random.split(key)
     guide_trace = run_guide(guide, args, kwargs, key_guide, values)
-    replayed = replay(substitute(seed(model, key_model), data=values), guide_trace)
+    seen = {**guide_trace, **{name: {**guide_trace[name], "value": value} for name, value in (shared or {}).items()}}
+    replayed = replay(substitute(seed(model, key_model), data={**values, **(shared or {})}), seen)
     return guide_trace, trace(replayed).get_trace(*args, **kwargs)
 
 

@@ -5,14 +5,13 @@ import logging
 from typing import Any, TypeGuard
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from relbo.acceptance import AbstractAcceptance
-from relbo.estimators import AbstractEstimator, VRSAll
-from relbo.estimators._resampled import AbstractResampledEstimator
-from relbo.rejection import LogProbs
-from relbo.thresholds import AbstractThreshold, Fixed, FixedState, solve_where
-from relbo.types import Batch, EmptyState, Pair
+from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll
+from relbo.numpyro.pair import ProgramPair
+from relbo.thresholds import AbstractThreshold, Fixed, FixedState, Reading
+from relbo.types import EmptyState
 
 LOGGER = logging.getLogger("relbo")
 
@@ -22,42 +21,35 @@ class Anew(AbstractThreshold[FixedState]):
 
     threshold: AbstractThreshold
 
+    @property
+    def fresh_draws(self) -> int:
+        """Draws behind each T that is solved for."""
+        return self.threshold.fresh_draws
+
     def init(self, num_data: int) -> FixedState:
         """Nothing is kept."""
-        return FixedState(jnp.zeros((), jnp.int32))
+        return FixedState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
-    def lookup(
-        self, key: PRNGKeyArray, pair: Pair, state: FixedState, batch: Batch, acceptance: AbstractAcceptance
-    ) -> tuple[Float[Array, " b"], FixedState]:
-        """T of every row, from fresh draws."""
-        everywhere = jnp.ones(batch.index.shape, bool)
-        unused = jnp.zeros(batch.index.shape)
-        return solve_where(everywhere, unused, self.threshold, key, pair, batch, acceptance), state
+    def read(self, state: FixedState, index: Int[Array, " b"]) -> Reading:
+        """Every row is due."""
+        return Reading(jnp.zeros(index.shape), jnp.ones(index.shape, bool), jnp.zeros(index.shape, jnp.int32))
 
-    def follow(
+    def update(
         self,
         state: FixedState,
-        batch: Batch,
+        index: Int[Array, " b"],
         t: Float[Array, " b"],
-        first: LogProbs,
+        log_w: Float[Array, "b n"],
         acceptance: AbstractAcceptance,
     ) -> FixedState:
         """Nothing to learn."""
         return state
 
     def solve(
-        self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
-    ) -> Float[Array, ""]:
-        """T for one datapoint."""
-        return self.threshold.solve(key, pair, x, acceptance)
-
-    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
-        """T for one datapoint, from the log weights of fresh draws."""
-        return self.threshold.from_log_weights(log_w, acceptance)
-
-    def age(self, state: FixedState, index: Int[Array, " b"]) -> Int[Array, " b"]:
-        """Always new."""
-        return jnp.zeros(index.shape, jnp.int32)
+        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
+    ) -> Float[Array, " b"]:
+        """T from the log weights of fresh draws."""
+        return self.threshold.solve(log_w, acceptance)
 
 
 def warn_of_forgetting(estimator: AbstractEstimator) -> None:
@@ -65,16 +57,17 @@ def warn_of_forgetting(estimator: AbstractEstimator) -> None:
     if _has_threshold(estimator) and not isinstance(estimator.threshold, Fixed):
         LOGGER.warning(
             "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
-            "extra draws. Use relbo.numpyro.SVI, which takes the same arguments and keeps them."
+            "extra draws, and a warm-up cannot be counted. Use relbo.numpyro.SVI, which takes the same arguments and "
+            "keeps them."
         )
 
 
-def _has_threshold(estimator: AbstractEstimator) -> TypeGuard[AbstractResampledEstimator | VRSAll]:
-    return isinstance(estimator, AbstractResampledEstimator | VRSAll)
+def _has_threshold(estimator: AbstractEstimator) -> TypeGuard[AbstractVRS | VRSAll]:
+    return isinstance(estimator, AbstractVRS | VRSAll)
 
 
 def without_memory(
-    estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, num_data: int
+    estimator: AbstractEstimator, key: PRNGKeyArray, pair: ProgramPair, num_data: int
 ) -> tuple[AbstractEstimator, Any]:
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
     if _has_threshold(estimator):

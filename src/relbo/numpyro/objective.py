@@ -25,11 +25,12 @@ from numpyro.infer.elbo import ELBO
 from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
 from relbo.estimators import AbstractEstimator
-from relbo.estimators._score import leave_one_out
+from relbo.estimators.score import leave_one_out
 from relbo.numpyro.memory import warn_of_forgetting, without_memory
-from relbo.numpyro.pair import PathProposal, build_batch, build_pair
+from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
-from relbo.types import Info, Pair
+from relbo.types import Info
+from relbo.view import Needs
 
 STATE_SITE = "relbo$state"
 """Name under which the estimator's state rides in `SVIState.mutable_state`."""
@@ -53,10 +54,10 @@ class EstimatorELBO(ELBO):
         super().__init__()
         if not isinstance(estimator, AbstractEstimator):
             raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
-        if not issubclass(PathProposal, estimator.requires):
+        if estimator.needs is Needs.BITS:
             raise ValueError(
-                f"{type(estimator).__name__} needs an {estimator.requires.__name__}, which a NumPyro guide is not. "
-                "Choose an estimator that needs an AbstractProposal (`relbo list` shows what each needs)."
+                f"{type(estimator).__name__} needs {estimator.needs.value}, which a NumPyro guide does not show. "
+                "Choose an estimator that needs any proposal (`relbo list` shows what each needs)."
             )
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
         self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
@@ -108,27 +109,25 @@ class EstimatorELBO(ELBO):
         else:
             estimator, state = without_memory(self.estimator, key_init, pair, program.layout.num_data)
         gradient, state, info = estimator.estimate(key_step, pair, state, batch)
-        of_model: Any = gradient.model
-        of_guide: Any = gradient.proposal
-
         num_data = program.layout.num_data
         by_draw = mean_bound(info, num_shared)
-        grads = tree_scale(tree_add(of_model.params, of_guide.params), num_data)
+        grads = tree_scale(gradient.params, num_data)
         if program.layout.plate is not None:
             outside = _Outside(program, shared, jax.random.split(key_shared, num_shared))
             # an estimator that is no gradient of its bound has none to give for g beyond the model's
-            towards = tree_add(of_model.shared, of_guide.shared) if estimator.unbiased else of_model.shared
+            of_model, of_guide = gradient.shared_model, gradient.shared_guide
+            towards = tree_add(of_model, of_guide) if estimator.unbiased else of_model
             value, extra = outside.pull_back(params, num_data * by_draw, tree_scale(towards, num_data))
             grads = tree_add(grads, extra)
         else:
             value = jnp.zeros(())
         return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
 
-    def _check_path(self, pair: Pair, program: Program) -> None:
-        if not isinstance(pair.proposal, self.estimator.requires):
+    def _check_path(self, pair: ProgramPair, program: Program) -> None:
+        if self.estimator.needs is Needs.PATH and not pair.has_path:
             raise ValueError(
                 f"{type(self.estimator).__name__} needs latents with a reparameterised sampler, which "
-                f"{list(program.layout.pathless)} do not have. Choose an estimator that needs an AbstractProposal "
+                f"{list(program.layout.pathless)} do not have. Choose an estimator that needs any proposal "
                 "(`relbo list` shows what each needs)."
             )
 

@@ -122,12 +122,21 @@ class Program:
         wanted = {name: site for name, site in model_trace.items() if site["type"] == "deterministic"}
         return {name: site["value"] for name, site in {**latents_of(model_trace), **wanted}.items()}
 
-    def score(self, params: dict[str, Any], shared: dict[str, Array], local: dict[str, Any]) -> Parts:
-        """Log densities of one whole-batch draw, as functions of the parameters and of the shared latents."""
+    def score(
+        self,
+        params: dict[str, Any],
+        shared: dict[str, Array],
+        local: dict[str, Any],
+        shared_model: dict[str, Array] | None = None,
+    ) -> Parts:
+        """Log densities of one whole-batch draw, as functions of the parameters and of the shared latents.
+
+        The shared latents that the model sees may be given apart from those of the guide.
+        """
         noise = {name: local[name] for name in self.layout.local if name in self.noisy}
         values = {name: local[name].value if name in noise else local[name] for name in self.layout.local}
         values = {**params, **self.plates, **shared, **values}
-        guide_trace, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values)
+        guide_trace, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values, shared_model)
         size, plate = self.layout.num_rows, self.layout.plate
         subsampling = self.layout.num_data / size
         model, guide = [jnp.zeros(size)], [jnp.zeros(size)]

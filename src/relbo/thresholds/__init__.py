@@ -5,16 +5,20 @@ step's own draws: rows are refreshed from separate draws before the step, or fol
 constant under differentiation (docs/errata.md, E15).
 
 - `Fixed`: one number.
-- `Quantile`: the paper's heuristic, a quantile of log q - log p that is refreshed now and then.
+- `Quantile`: the paper's heuristic, a quantile of log q - log p that is refreshed now and then, or followed online.
 - `Rate`: a target acceptance rate, followed online at no cost.
 """
 
 from relbo.thresholds.base import AbstractThreshold as AbstractThreshold
-from relbo.thresholds.base import solve_where as solve_where
+from relbo.thresholds.base import Reading as Reading
+from relbo.thresholds.base import look_up as look_up
 from relbo.thresholds.fixed import Fixed as Fixed
 from relbo.thresholds.fixed import FixedState as FixedState
+from relbo.thresholds.follow import FollowState as FollowState
+from relbo.thresholds.follow import Gains as Gains
 from relbo.thresholds.quantile import Quantile as Quantile
 from relbo.thresholds.quantile import QuantileState as QuantileState
 from relbo.thresholds.rate import Rate as Rate
-from relbo.thresholds.rate import RateState as RateState
 from relbo.thresholds.rate import solve_rate as solve_rate
+from relbo.thresholds.words import as_threshold as as_threshold
+from relbo.thresholds.words import parse as parse

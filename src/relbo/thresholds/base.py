@@ -1,92 +1,110 @@
-"""What a threshold is, and what those that solve for T from fresh draws share."""
+"""What a threshold is, and how an estimator looks its thresholds up."""
 
 import abc
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from relbo._check import one_number_each
-from relbo.acceptance import AbstractAcceptance, log_odds_of
-from relbo.rejection import LogProbs, row_keys
-from relbo.rejection_batch import fresh_log_weights_batch, is_batched
-from relbo.types import Batch, Pair
+from relbo._check import is_int, is_number, require
+from relbo.acceptance import AbstractAcceptance
+from relbo.types import Number, Schedule
+from relbo.view import AbstractView
 
 State = TypeVar("State")
 
 
+class Reading(NamedTuple):
+    """What a threshold says about the rows of a batch."""
+
+    t: Float[Array, " b"]
+    """T of each row, in nats."""
+    due: Bool[Array, " b"]
+    """Rows whose T is to be solved from fresh draws before the step."""
+    age: Int[Array, " b"]
+    """Steps since each row's T was renewed."""
+
+
 class AbstractThreshold(eqx.Module, Generic[State]):
-    """How T(x) is chosen, kept per datapoint and renewed."""
+    """How T(x) is chosen, kept per datapoint and renewed.
+
+    A step reads T, solves it from fresh draws for the rows that are due, and afterwards hands over the log weights of
+    its first proposals, which are iid from q whatever happened to them. So T never depends on the draws of its own
+    step.
+    """
+
+    @property
+    @abc.abstractmethod
+    def fresh_draws(self) -> int:
+        """Draws from q behind each T that is solved for; 0 if none is ever due."""
 
     @abc.abstractmethod
     def init(self, num_data: int) -> State:
         """State for a dataset of `num_data` rows."""
 
     @abc.abstractmethod
-    def lookup(
-        self, key: PRNGKeyArray, pair: Pair, state: State, batch: Batch, acceptance: AbstractAcceptance
-    ) -> tuple[Float[Array, " b"], State]:
-        """T for the rows of a batch, refreshed from separate draws where due."""
+    def read(self, state: State, index: Int[Array, " b"]) -> Reading:
+        """T of the rows of a batch."""
 
     @abc.abstractmethod
-    def follow(
+    def update(
         self,
         state: State,
-        batch: Batch,
+        index: Int[Array, " b"],
         t: Float[Array, " b"],
-        first: LogProbs,
+        log_w: Float[Array, "b n"],
         acceptance: AbstractAcceptance,
     ) -> State:
-        """Learns from the first S proposals of each row, after the step has used `t`."""
+        """The next state, after a step that used `t` and whose first proposals had the log weights `log_w`."""
 
     @abc.abstractmethod
     def solve(
-        self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
-    ) -> Float[Array, ""]:
-        """T for one datapoint outside the training set, from fresh draws."""
-
-    @abc.abstractmethod
-    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
-        """T for one datapoint, from the log weights of n fresh draws."""
-
-    @abc.abstractmethod
-    def age(self, state: State, index: Int[Array, " b"]) -> Int[Array, " b"]:
-        """Steps since each row's T was last renewed."""
+        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
+    ) -> Float[Array, " b"]:
+        """T of each row from the log weights of n draws from q; `step` is for schedules."""
 
 
-def fresh_log_weights(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int) -> Float[Array, " n"]:
-    """Log w = log p - log q of `num_draws` draws from q for one x; -inf where log p is."""
-    condition = pair.proposal.condition(x)
-
-    def one(k: PRNGKeyArray) -> Array:
-        z, log_q = pair.proposal.sample_and_log_prob_given(k, condition)
-        log_p = pair.model.log_joint(x, z)
-        one_number_each(log_p, log_q)
-        return log_odds_of(log_p, log_q, jnp.zeros(()))
-
-    return jax.lax.stop_gradient(jax.vmap(one)(row_keys(key, num_draws)))
-
-
-def solve_where(
-    due: Array,
-    otherwise: Float[Array, " b"],
-    threshold: Any,  # Quantile or Rate: what has num_draws
+def look_up(
+    threshold: AbstractThreshold,
     key: PRNGKeyArray,
-    pair: Pair,
-    batch: Batch,
+    view: AbstractView,
+    state: Any,
+    index: Int[Array, " b"],
     acceptance: AbstractAcceptance,
-) -> Float[Array, " b"]:
-    """`threshold.solve` for the rows that are due, behind one `lax.cond` for the batch."""
+) -> Reading:
+    """T of the rows of a batch, solved from fresh draws where due; nothing is drawn where nothing is due."""
+    reading = threshold.read(state, index)
+    if threshold.fresh_draws == 0:
+        return reading
 
-    def solve_all() -> Array:
-        if is_batched(pair):
-            log_w = fresh_log_weights_batch(key, pair, batch.x, threshold.num_draws)
-            solved = jax.vmap(lambda f: threshold.from_log_weights(f, acceptance))(log_w)
-        else:
-            keys = row_keys(key, due.shape[0])
-            solved = jax.vmap(lambda k, x: threshold.solve(k, pair, x, acceptance))(keys, batch.x)
-        return jnp.where(due, solved.astype(otherwise.dtype), otherwise)
+    def renewed() -> Reading:
+        log_w = view.log_weights(key, threshold.fresh_draws)
+        solved = threshold.solve(log_w, acceptance, state.step).astype(reading.t.dtype)
+        return reading._replace(t=jnp.where(reading.due, solved, reading.t), age=jnp.where(reading.due, 0, reading.age))
 
-    return jax.lax.cond(jnp.any(due), solve_all, lambda: otherwise)
+    return jax.lax.cond(jnp.any(reading.due), renewed, lambda: reading)
+
+
+def setting_at(setting: Number | Schedule, step: Int[Array, ""] | None, what: str) -> Float[Array, ""]:
+    """The value of a number, or of a schedule at a step."""
+    if callable(setting):
+        if step is None:
+            raise ValueError(f"{what} is a schedule: pass the step at which it is meant, step=..., got none.")
+        with jax.numpy_dtype_promotion("standard"):  # Optax mixes floats with integer steps
+            return jnp.asarray(setting(step), jnp.result_type(float))
+    return jnp.asarray(setting, jnp.result_type(float))
+
+
+def check_share(setting: Number | Schedule, what: str) -> None:
+    """Refuses what is neither a number in (0, 1) nor a schedule."""
+    require(
+        callable(setting) or is_number(setting, above=0, below=1), what, "a number in (0, 1), or a schedule", setting
+    )
+
+
+def check_counts(name: str, num_draws: int, warmup: int | None) -> None:
+    """Refuses a bad `num_draws` or `warmup`."""
+    require(is_int(num_draws, at_least=1), f"{name}: num_draws", "an integer >= 1", num_draws)
+    require(warmup is None or is_int(warmup, at_least=0), f"{name}: warmup", "an integer >= 0", warmup)

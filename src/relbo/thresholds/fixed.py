@@ -4,72 +4,69 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int
 
-from relbo._check import checked_rows, is_int, is_real, require
+from relbo._check import checked_rows, is_int, is_number, require
 from relbo.acceptance import AbstractAcceptance
-from relbo.rejection import LogProbs
-from relbo.thresholds.base import AbstractThreshold
-from relbo.types import Batch, Pair
+from relbo.thresholds.base import AbstractThreshold, Reading, setting_at
+from relbo.types import Number, Schedule
 
 
 class FixedState(NamedTuple):
-    """Nothing to remember but the size of the dataset."""
+    """Nothing to remember but the size of the dataset and the step."""
 
     num_data: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class Fixed(AbstractThreshold[FixedState]):
     """The same T for every datapoint; T = +inf gives RLOO.
 
     Args:
-        value: T, any real number or +inf.
+        value: T, a real number or +inf, or a schedule of it.
+        warmup: steps with T = +inf before.
     """
 
-    value: float = eqx.field(static=True)
+    value: Number | Schedule
+    warmup: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
-        require(
-            is_real(self.value) and self.value > -float("inf"),
-            "Fixed: T",
-            "a real number or +inf",
-            self.value,
-        )
+        is_infinite = isinstance(self.value, float) and self.value == float("inf")
+        ok = callable(self.value) or is_infinite or is_number(self.value)
+        require(ok, "Fixed: T", "a real number or +inf, or a schedule", self.value)
+        require(is_int(self.warmup, at_least=0), "Fixed: warmup", "an integer >= 0", self.warmup)
+
+    @property
+    def fresh_draws(self) -> int:
+        """None: nothing is solved for."""
+        return 0
 
     def init(self, num_data: int) -> FixedState:
         """Nothing is kept per row."""
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
-        return FixedState(jnp.asarray(num_data, jnp.int32))
+        return FixedState(jnp.asarray(num_data, jnp.int32), jnp.zeros((), jnp.int32))
 
-    def lookup(
-        self, key: PRNGKeyArray, pair: Pair, state: FixedState, batch: Batch, acceptance: AbstractAcceptance
-    ) -> tuple[Float[Array, " b"], FixedState]:
-        """Returns the value for each row."""
-        index = checked_rows(batch.index, state.num_data)
-        # the value must depend on the checked rows, or a compiler drops the check
-        return jnp.where(index >= 0, jnp.asarray(self.value, jnp.result_type(float)), jnp.nan), state
+    def read(self, state: FixedState, index: Int[Array, " b"]) -> Reading:
+        """The value for each row."""
+        index = checked_rows(index, state.num_data)
+        t = jnp.where(state.step < self.warmup, jnp.inf, setting_at(self.value, state.step, "Fixed: T"))
+        # T must depend on the checked rows, or a compiler drops the check
+        everywhere = jnp.where(index >= 0, t, jnp.nan)
+        return Reading(everywhere, jnp.zeros(index.shape, bool), jnp.zeros(index.shape, jnp.int32))
 
-    def follow(
+    def update(
         self,
         state: FixedState,
-        batch: Batch,
+        index: Int[Array, " b"],
         t: Float[Array, " b"],
-        first: LogProbs,
+        log_w: Float[Array, "b n"],
         acceptance: AbstractAcceptance,
     ) -> FixedState:
-        """Nothing to learn."""
-        return state
+        """Counts the step."""
+        return state._replace(step=state.step + 1)
 
     def solve(
-        self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
-    ) -> Float[Array, ""]:
-        """Returns the value."""
-        return jnp.asarray(self.value)
-
-    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
-        """Returns the value."""
-        return jnp.asarray(self.value, log_w.dtype)
-
-    def age(self, state: FixedState, index: Int[Array, " b"]) -> Int[Array, " b"]:
-        """A constant never ages."""
-        return jnp.zeros(index.shape, jnp.int32)
+        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
+    ) -> Float[Array, " b"]:
+        """The value for each row."""
+        return jnp.full(log_w.shape[0], setting_at(self.value, step, "Fixed: T").astype(log_w.dtype))

@@ -1,17 +1,17 @@
-"""`Quantile`: the paper's thresholds, refreshed now and then."""
+"""`Quantile`: the paper's thresholds, refreshed now and then, or followed online."""
 
-import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int
 
-from relbo._check import checked_rows, is_int, is_real, require
-from relbo.acceptance import AbstractAcceptance, Soft
-from relbo.rejection import LogProbs
-from relbo.thresholds.base import AbstractThreshold, fresh_log_weights, solve_where
-from relbo.types import Batch, Pair
+from relbo._check import checked_rows, is_int, require
+from relbo.acceptance import AbstractAcceptance
+from relbo.thresholds import follow
+from relbo.thresholds.base import AbstractThreshold, Reading, check_counts, check_share, setting_at
+from relbo.thresholds.follow import FollowState, Gains
+from relbo.types import Number, Schedule
 
 
 class QuantileState(NamedTuple):
@@ -20,88 +20,124 @@ class QuantileState(NamedTuple):
     value: Float[Array, " n"]
     """T of each row; +inf before its first refresh."""
     refreshed: Int[Array, " n"]
-    """Step of each row's last refresh; 0 before the first."""
+    """Step of each row's last refresh; -1 before the first."""
     step: Int[Array, ""]
     """Steps taken."""
 
 
-class Quantile(AbstractThreshold[QuantileState]):
+class Quantile(AbstractThreshold[Any]):
     r"""T_gamma(x), the gamma quantile of log q - log p under q, so that a >= 1/2 with probability gamma.
 
-    As in the paper (Algorithm 2), T = +inf for the first `every` steps (plain RLOO); after each further `every` steps
-    a row is refreshed at its next visit. So all rows are refreshed in the same epoch, whatever their order: batches
-    with a few rows that are due, which cost as much as batches of them, do not spread over the others. gamma does
-    not set the cost: only
-    gamma/2 <= Z_R <= (1 + gamma)/2 holds (docs/errata.md, E13). Use `Rate` for that.
+    As in the paper (Algorithm 2), T = +inf for the first steps (plain RLOO); then, and after each further `every`
+    steps, a row is refreshed from fresh draws at its next visit. So all rows are refreshed in the same epoch, whatever
+    their order: batches with a few rows that are due, which cost as much as batches of them, do not spread over the
+    others. With `every=None` the quantile is followed online, from the proposals that every visit draws anyway: fresh
+    draws are needed only at a row's first visit, and not even there after a `warmup` in which it was visited.
+
+    gamma does not set the cost: only gamma/2 <= Z_R <= (1 + gamma)/2 holds (docs/errata.md, E13). Use `Rate` for that.
 
     Draws with log p = -inf count as infinitely bad; should the quantile itself be infinite, the largest finite
     value is used, which accepts what is possible, and +inf if there is none.
 
     Args:
-        gamma: quantile in (0, 1).
+        gamma: quantile in (0, 1), or a schedule of it.
         num_draws: draws from q behind each quantile.
-        every: steps between refreshes; the paper takes 100,000.
+        every: steps between refreshes; the paper takes 100,000. None follows online.
+        warmup: steps with T = +inf before the first refresh; by default `every`, as in the paper, and 0 online.
+        gains: how fast T follows online.
     """
 
-    gamma: float = eqx.field(static=True, default=0.9)
+    gamma: Number | Schedule = 0.9
     num_draws: int = eqx.field(static=True, default=100)
-    every: int = eqx.field(static=True, default=10_000)
+    every: int | None = eqx.field(static=True, default=10_000)
+    warmup: int | None = eqx.field(static=True, default=None)
+    gains: Gains = Gains()
 
     def __check_init__(self) -> None:
-        require(is_real(self.gamma) and 0 < self.gamma < 1, "Quantile: gamma", "a number in (0, 1)", self.gamma)
-        require(is_int(self.num_draws, at_least=1), "Quantile: num_draws", "an integer >= 1", self.num_draws)
-        require(is_int(self.every, at_least=1), "Quantile: every", "an integer >= 1", self.every)
+        check_share(self.gamma, "Quantile: gamma")
+        check_counts("Quantile", self.num_draws, self.warmup)
+        ok = self.every is None or is_int(self.every, at_least=1)
+        require(ok, "Quantile: every", "an integer >= 1, or None to follow online", self.every)
 
-    def init(self, num_data: int) -> QuantileState:
+    @property
+    def fresh_draws(self) -> int:
+        """Draws behind each T that is solved for."""
+        return self.num_draws
+
+    def init(self, num_data: int) -> QuantileState | FollowState:
         """T = +inf everywhere."""
+        if self.every is None:
+            return follow.start(num_data)
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
-        return QuantileState(jnp.full(num_data, jnp.inf), jnp.zeros(num_data, jnp.int32), jnp.zeros((), jnp.int32))
+        never = jnp.full(num_data, -1, jnp.int32)
+        return QuantileState(jnp.full(num_data, jnp.inf), never, jnp.zeros((), jnp.int32))
 
-    def lookup(
-        self,
-        key: PRNGKeyArray,
-        pair: Pair,
-        state: QuantileState,
-        batch: Batch,
-        acceptance: AbstractAcceptance,
-    ) -> tuple[Float[Array, " b"], QuantileState]:
-        """Refreshes the rows not visited since `step` last was a multiple of `every`; nothing is drawn for none."""
-        index = checked_rows(batch.index, state.value.shape[0])
-        stale = state.step // self.every > state.refreshed[index] // self.every
-        t = solve_where(stale, state.value[index], self, key, pair, batch, acceptance)
-        return t, state._replace(
-            value=state.value.at[index].set(t),
-            refreshed=state.refreshed.at[index].set(jnp.where(stale, state.step, state.refreshed[index])),
+    def read(self, state: Any, index: Int[Array, " b"]) -> Reading:
+        """T of the rows; those not visited since the last common refresh are due."""
+        if self.every is None:
+            return follow.read(state, index, self.gains, rejects=self._rejects(state.step))
+        index = checked_rows(index, state.value.shape[0])
+        refreshed = state.refreshed[index]
+        return Reading(
+            t=state.value[index],
+            due=self._rejects(state.step) & (self._turn(state.step) > self._turn(refreshed)),
+            age=state.step - jnp.maximum(refreshed, 0),
         )
 
-    def follow(
+    def update(
         self,
-        state: QuantileState,
-        batch: Batch,
+        state: Any,
+        index: Int[Array, " b"],
         t: Float[Array, " b"],
-        first: LogProbs,
+        log_w: Float[Array, "b n"],
         acceptance: AbstractAcceptance,
-    ) -> QuantileState:
-        """Only counts the step."""
-        return state._replace(step=state.step + 1)
+    ) -> Any:
+        """Keeps the refreshed values and counts the step, or follows the proposals."""
+        if self.every is None:
+            gamma = setting_at(self.gamma, state.step, "Quantile: gamma").astype(t.dtype)
+            return follow.update(
+                state,
+                index,
+                t,
+                log_w,
+                self.gains,
+                target=gamma,
+                share=lambda u: (u >= 0).astype(u.dtype),
+                solve=lambda f: upper_quantile(-f, gamma),
+                rejects=self._rejects(state.step),
+            )
+        due = self.read(state, index).due
+        return QuantileState(
+            value=state.value.at[index].set(t),
+            refreshed=state.refreshed.at[index].set(jnp.where(due, state.step, state.refreshed[index])),
+            step=state.step + 1,
+        )
 
     def solve(
-        self, key: PRNGKeyArray, pair: Pair, x: PyTree, acceptance: AbstractAcceptance | None = None
-    ) -> Float[Array, ""]:
-        """The empirical gamma quantile of log q - log p over `num_draws` draws from q."""
-        log_w = fresh_log_weights(key, pair, x, self.num_draws)
-        return self.from_log_weights(log_w, Soft() if acceptance is None else acceptance)
+        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
+    ) -> Float[Array, " b"]:
+        """The empirical gamma quantile of -log w of each row, which does not depend on the acceptance."""
+        return upper_quantile(-log_w, setting_at(self.gamma, step, "Quantile: gamma").astype(log_w.dtype))
 
-    def from_log_weights(self, log_w: Float[Array, " n"], acceptance: AbstractAcceptance) -> Float[Array, ""]:
-        """The empirical gamma quantile of -log w, which does not depend on the acceptance."""
-        num_draws = log_w.shape[0]
-        surprise = jnp.sort(-log_w)
-        # 0.55 * 100 is 55.000000000000007: what rounding added must not count as one more draw
-        rank = min(max(math.ceil(self.gamma * num_draws - 1e-9), 1), num_draws) - 1
-        finite = jnp.where(jnp.isposinf(surprise), -jnp.inf, surprise)
-        solved = jnp.minimum(surprise[rank], jnp.max(finite))
-        return jnp.where(jnp.isneginf(solved), jnp.inf, solved)  # nothing finite was seen
+    def _first(self) -> int:
+        return self.warmup if self.warmup is not None else self.every or 0
 
-    def age(self, state: QuantileState, index: Int[Array, " b"]) -> Int[Array, " b"]:
-        """Steps since the last refresh."""
-        return state.step - state.refreshed[index]
+    def _rejects(self, step: Int[Array, ""]) -> Array:
+        return step >= self._first()
+
+    def _turn(self, step: Int[Array, "*s"]) -> Int[Array, "*s"]:
+        # the common refreshes are at steps first, first + every, ...; -1 before the first of them
+        assert self.every is not None
+        return jnp.where(step < self._first(), -1, (step - self._first()) // self.every)
+
+
+def upper_quantile(surprise: Float[Array, "b n"], gamma: Float[Array, ""]) -> Float[Array, " b"]:
+    """The least of the values that covers a share gamma of them, the largest finite one if that is infinite."""
+    size = surprise.shape[-1]
+    ordered = jnp.sort(surprise, axis=-1)
+    # 0.55 * 100 is 55.000000000000007: what rounding added must not count as one more draw
+    slack = 1e-9 if surprise.dtype == jnp.float64 else 1e-4
+    rank = jnp.clip(jnp.ceil(gamma * size - slack).astype(jnp.int32), 1, size) - 1
+    finite = jnp.where(jnp.isposinf(ordered), -jnp.inf, ordered)
+    solved = jnp.minimum(ordered[..., rank], jnp.max(finite, axis=-1))
+    return jnp.where(jnp.isneginf(solved), jnp.inf, solved)  # nothing finite was seen

@@ -1,23 +1,22 @@
 """Checkpoints with orbax: atomic, a few kept, no pickle.
 
-A checkpoint is a flat dictionary of named arrays and a JSON record. The skeleton that the arrays fill is rebuilt from
-the run's configuration, so that nothing in a checkpoint is code. Orbax writes into a temporary folder and renames it
-when it is whole: whenever a process is killed, the folder holds only whole checkpoints.
+A checkpoint is a few items and a JSON record. An item is a flat dictionary of named arrays: `pair` (the parameters
+after the last step), `best` (those with the best validation bound) and `rest` (all else that the next step needs). Each
+is read apart from the others, so that who wants parameters needs neither estimator nor optimiser. The skeleton that the
+arrays fill is made by the reader, so that nothing in a checkpoint is code. Orbax writes into a temporary folder and
+renames it when it is whole: whenever a process is killed, the folder holds only whole checkpoints.
 """
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from jaxtyping import PyTree
-
-logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every file that it touches
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
@@ -53,6 +52,20 @@ def _words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
+@contextlib.contextmanager
+def _orbax() -> Iterator[Any]:
+    """Orbax, which takes a second to import, and reports every file that it touches: not while we use it."""
+    import orbax.checkpoint as ocp
+
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield ocp
+    finally:
+        logger.setLevel(level)
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -63,48 +76,63 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int = 2) -> None:
         self._directory = Path(directory).absolute()
-        self._manager = ocp.CheckpointManager(
-            self._directory,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=ocp.checkpoint_managers.LatestN(keep),
-                enable_async_checkpointing=False,
-                create=True,
-            ),
-        )
+        with _orbax() as ocp:
+            self._manager = ocp.CheckpointManager(
+                self._directory,
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=ocp.checkpoint_managers.LatestN(keep),
+                    enable_async_checkpointing=False,
+                    create=True,
+                ),
+            )
 
     def latest(self) -> int | None:
         """Step of the newest whole checkpoint."""
         return self._manager.latest_step()
 
-    def save(self, step: int, tree: PyTree, record: dict[str, Any]) -> None:
-        """Saves the arrays of a tree and a JSON record; returns when they are safe on disk."""
-        arrays = named_arrays(tree)
-        record = {"layout": layout_of(arrays), "record": record}
-        items = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record))
-        self._manager.save(step, args=items, force=True)
-        self._manager.wait_until_finished()
+    def save(self, step: int, items: dict[str, PyTree], record: dict[str, Any]) -> None:
+        """Saves the arrays of each item and a JSON record; returns when they are safe on disk."""
+        arrays = {item: named_arrays(tree) for item, tree in items.items()}
+        layout = {item: layout_of(named) for item, named in arrays.items()}
+        with _orbax() as ocp:
+            parts = {item: ocp.args.StandardSave(named) for item, named in arrays.items() if named}
+            parts["record"] = ocp.args.JsonSave({"layout": layout, "record": record})
+            self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
+            self._manager.wait_until_finished()
 
-    def restore(self, step: int, skeleton: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """The tree and record of a checkpoint."""
-        like = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in named_arrays(skeleton).items()}
-        whole = self._read(step, record=ocp.args.JsonRestore())["record"]
-        stored, expected = whole["layout"], layout_of(like)
+    def restore(self, step: int, skeletons: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        """Those items of a checkpoint that a skeleton is given for, and the record."""
+        whole = self._read_record(step)
+        like = {
+            item: {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in named_arrays(skeleton).items()}
+            for item, skeleton in skeletons.items()
+        }
+        for item, named in like.items():
+            self._refuse_other_layout(step, item, whole["layout"].get(item, {}), layout_of(named))
+        found = self._read(
+            step, lambda ocp: {item: ocp.args.StandardRestore(named) for item, named in like.items() if named}
+        )
+        return {item: fill(skeleton, found.get(item, {})) for item, skeleton in skeletons.items()}, whole["record"]
+
+    def _refuse_other_layout(self, step: int, item: str, stored: dict[str, str], expected: dict[str, str]) -> None:
         wrong = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
         if wrong:
             name = wrong[0]
             raise ValueError(
-                f"{self._where(step)} does not fit this configuration: {len(wrong)} arrays differ, the first being "
-                f"{name}, expected {expected.get(name, 'none')}, got {stored.get(name, 'none')}."
+                f"the {item} of {self._where(step)} does not fit: {len(wrong)} arrays differ, the first being {name}, "
+                f"expected {expected.get(name, 'none')}, got {stored.get(name, 'none')}."
             )
-        arrays = self._read(step, arrays=ocp.args.StandardRestore(like))["arrays"]
-        return fill(skeleton, arrays), whole["record"]
 
     def _where(self, step: int) -> str:
         return f"checkpoint {self._directory / str(step)}"
 
-    def _read(self, step: int, **items: Any) -> Any:
+    def _read_record(self, step: int) -> dict[str, Any]:
+        return self._read(step, lambda ocp: {"record": ocp.args.JsonRestore()})["record"]
+
+    def _read(self, step: int, items: Callable[[Any], dict[str, Any]]) -> Any:
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**items))
+            with _orbax() as ocp:
+                return self._manager.restore(step, args=ocp.args.Composite(**items(ocp)))
         except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
             details = (str(error).splitlines() or ["no details"])[0][:200]
             raise ValueError(
@@ -114,11 +142,12 @@ class Checkpoints:
 
     def record(self, step: int) -> dict[str, Any]:
         """The JSON record alone."""
-        return self._read(step, record=ocp.args.JsonRestore())["record"]["record"]
+        return self._read_record(step)["record"]
 
     def close(self) -> None:
         """Releases the folder."""
-        self._manager.close()
+        with _orbax():
+            self._manager.close()
 
 
 @contextlib.contextmanager

@@ -22,15 +22,16 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
+from relbo import bounds
 from relbo._check import is_int, is_real, require, root_key
 from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
-from relbo.evaluate import BoundName, evaluate
+from relbo.evaluate import evaluate
 from relbo.train.checkpoint import Checkpoints
+from relbo.train.describe import described
 from relbo.train.errors import TrainingError, runtime_message
 from relbo.train.log import MetricsLog, write_json
 from relbo.train.loop import Chunk, TrainState, Transform, epoch_order, init_state, make_chunk
-from relbo.train.progress import Progress
 from relbo.types import Pair
 
 
@@ -49,13 +50,6 @@ class FitResult:
     """The records of metrics.jsonl."""
     stopped: str
     """Why it ended: `finished`, `early` (no better validation bound), `time` (is up) or `interrupted`."""
-
-
-class Saved(NamedTuple):
-    """The arrays of a checkpoint."""
-
-    state: TrainState
-    best: Pair
 
 
 class Source(NamedTuple):
@@ -159,7 +153,7 @@ def fit(
         "None or a number > 0",
         max_seconds,
     )
-    BoundName.parse(valid_bound)
+    bounds.parse(valid_bound)
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     per_epoch = num_data // batch_size
     checkpoint_every = per_epoch if checkpoint_every is None else checkpoint_every
@@ -172,18 +166,19 @@ def fit(
         log=MetricsLog(None if out is None else Path(out) / "metrics.jsonl"),
         checkpoints=None,
     )
+    description, text = described(estimator)
     identity = {
         **(about or {}),
-        "estimator_settings": str(estimator),
+        "estimator_settings": text,
         "data_fingerprint": source.fingerprint,
         "batch_size": batch_size,
         "seed": seed,
     }
     if out is not None:
-        run.open(Path(out), identity, resume=resume)
+        run.open(Path(out), identity, description, resume=resume)
     chunk = make_chunk(estimator, optimizer, source.transform, batch_size)
     total = num_epochs * per_epoch
-    bar = Progress(total, int(run.state.step)) if progress else nullcontext()
+    bar = _progress_bar(total, int(run.state.step)) if progress else nullcontext()
 
     with _interrupts() as interrupted, bar as shown:
         while (step := int(run.state.step)) < total and not interrupted.is_set():
@@ -224,6 +219,12 @@ def fit(
     )
 
 
+def _progress_bar(total: int, done: int) -> Any:
+    from relbo.train.progress import Progress  # only who wants a bar pays for rich
+
+    return Progress(total, done)
+
+
 @dataclasses.dataclass
 class Counters:
     """What a run counts on the host; saved with every checkpoint."""
@@ -245,23 +246,23 @@ class _Run:
     order: Any = None
     compiled: bool = False
 
-    def open(self, out: Path, identity: dict[str, Any], *, resume: bool) -> None:
+    def open(self, out: Path, identity: dict[str, Any], description: Any, *, resume: bool) -> None:
         """Starts the run directory, or goes on from its last checkpoint."""
-        described = out / "run.json"
-        if described.exists() and not resume:
+        file = out / "run.json"
+        if file.exists() and not resume:
             raise ValueError(f"{out} holds a run already: resume it, or choose another directory.")
-        if described.exists():
-            refuse_other_run(out, json.loads(described.read_text())["identity"], identity)
+        if file.exists():
+            refuse_other_run(out, json.loads(file.read_text())["identity"], identity)
         else:
             out.mkdir(parents=True, exist_ok=True)
             from relbo import __version__
 
-            write_json(described, {"relbo": __version__, "identity": identity})
+            write_json(file, {"relbo": __version__, "identity": identity, "estimator": description})
         self.checkpoints = Checkpoints(out / "checkpoints")
         latest = self.checkpoints.latest()
         if latest is not None:
-            saved, counters = self.checkpoints.restore(latest, Saved(self.state, self.best))
-            self.state, self.best = saved
+            items, counters = self.checkpoints.restore(latest, self._items())
+            self.state, self.best = TrainState(pair=items["pair"], **items["rest"]), items["best"]
             self.counters = Counters(**counters)
         self.log.rewind(int(self.state.step))
 
@@ -309,7 +310,7 @@ class _Run:
 
     def validate(self, valid: PyTree, name: str, key: jax.Array, record: dict[str, Any]) -> None:
         """Records the validation bound and keeps the best parameters."""
-        bound = evaluate(self.state.pair, valid, [name], key=key, repeats=1)[str(BoundName.parse(name))].mean
+        bound = evaluate(self.state.pair, valid, [name], key=key, repeats=1)[str(bounds.parse(name))].mean
         record["valid_bound"] = bound
         if self.counters.best_bound is None or bound > self.counters.best_bound:
             self.counters.best_bound, self.counters.stale = bound, 0
@@ -321,7 +322,11 @@ class _Run:
         """Writes a checkpoint."""
         if self.checkpoints is not None and self.checkpoints.latest() != int(self.state.step):
             record = dataclasses.asdict(self.counters)
-            self.checkpoints.save(int(self.state.step), Saved(self.state, self.best), record)
+            self.checkpoints.save(int(self.state.step), self._items(), record)
+
+    def _items(self) -> dict[str, PyTree]:
+        rest = {name: value for name, value in self.state._asdict().items() if name != "pair"}
+        return {"pair": self.state.pair, "best": self.best, "rest": rest}
 
     def close(self) -> None:
         """Releases the run directory."""

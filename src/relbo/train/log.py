@@ -51,8 +51,10 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records of a file; a last line that a kill cut short is left out."""
-    records = []
+    """All whole records of a file, if there is one; a last line that a kill cut short is left out."""
+    records: list[dict[str, Any]] = []
+    if not path.exists():
+        return records
     lines = path.read_text().split("\n")
     for number, line in enumerate(lines, start=1):
         if not line:

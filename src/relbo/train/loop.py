@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import collected
+from relbo._tree import is_finite
 from relbo.estimators.base import AbstractEstimator
 from relbo.types import Batch, Info, Pair
 
@@ -106,8 +107,8 @@ def make_step(
             )
         fault = Fault(
             bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
-            model=~_is_finite(grads.model),
-            proposal=~_is_finite(grads.proposal),
+            model=~is_finite(grads.model),
+            proposal=~is_finite(grads.proposal),
             refused=refused,
         )
         descent = jax.tree.map(jnp.negative, grads)
@@ -161,12 +162,6 @@ def make_chunk(
         return eqx.combine(arrays, static), report
 
     return chunk
-
-
-def _is_finite(tree: PyTree) -> Array:
-    # one sum per leaf: NaN and inf survive it
-    total = sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), jnp.zeros((), jnp.float32))
-    return jnp.isfinite(total)
 
 
 def _summary(info: Info) -> dict[str, Any]:

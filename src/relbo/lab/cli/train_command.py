@@ -1,0 +1,175 @@
+"""`relbo train`: train a sigmoid belief network or a pair of one's own, stop and resume at will."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+EXAMPLES = """
+Train a sigmoid belief network, or your own model, with any estimator; stop it with Ctrl-C and go on with `--resume`.
+
+`--model FILE.py:FUNCTION` trains the `relbo.Pair` that your `FUNCTION(key, data)` returns; data is a
+`relbo.data.Dataset`. All that works on runs works on it.
+
+**Examples**
+
+    relbo train --out runs/first
+
+    relbo train --data binarized-mnist --layers 200 --estimator vrs --threshold quantile:0.9 --epochs 30 --out runs/vrs
+
+    relbo train --layers 200-200 --estimator vimco --num-samples 10 --lr 3e-4 --out runs/vimco
+
+    relbo train --estimator vrs --rate 0.5 --out runs/rate
+
+    relbo train --model mixture.py:make --estimator vrs --rate 0.5 --out runs/mixture
+
+    relbo train --resume --out runs/first
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("train", help=EXAMPLES)(train_command)
+
+
+def train_command(
+    context: typer.Context,
+    out: Path = typer.Option(..., help="Run directory to write."),
+    data: str = typer.Option("digits", help="Data set by name (`relbo data list`) or path of an .npz file."),
+    data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
+    model: str | None = typer.Option(None, help="Your own pair: FILE.py:FUNCTION or MODULE:FUNCTION."),
+    layers: str = typer.Option("200", help="Units of each stochastic layer, the one next to the data first: 200-200."),
+    num_hidden: int = typer.Option(0, help="Tanh layers inside each conditional; 0 is the linear network."),
+    estimator: str = typer.Option("vrs", help="Estimator by name (`relbo list`)."),
+    num_samples: int = typer.Option(5, help="Draws per datapoint: accepted ones for VRS."),
+    num_proposals: int | None = typer.Option(
+        None, help="VRS: proposals that every row evaluates, all accepted ones among them being used; --num-samples."
+    ),
+    threshold: str | None = typer.Option(
+        None, help="VRS: quantile:GAMMA, rate:RATE or fixed:T; quantile:0.9 if nothing is said.", show_default=False
+    ),
+    rate: float | None = typer.Option(None, help="VRS: short for --threshold rate:RATE, an acceptance rate to hold."),
+    refresh_epochs: float = typer.Option(10.0, help="VRS: epochs between refreshes of a quantile; 0 is online."),
+    warmup_epochs: float | None = typer.Option(
+        None, help="VRS: epochs without rejection before; for a quantile, those up to its first refresh."
+    ),
+    num_draws: int = typer.Option(100, help="VRS: draws behind each threshold that is solved for."),
+    acceptance: str = typer.Option("soft:1.0", help="VRS: soft:SHARPNESS, hard or always."),
+    set_: list[str] = typer.Option([], "--set", help="Any other setting of the estimator, NAME=VALUE; repeatable."),
+    optimizer: str = typer.Option("adam", help="Any Optax optimiser by name."),
+    lr: float = typer.Option(1e-3, help="Learning rate."),
+    schedule: str = typer.Option("constant", help="Learning-rate schedule: constant, cosine or linear."),
+    optimizer_set: list[str] = typer.Option([], help="Other settings of the optimiser, NAME=VALUE; repeatable."),
+    batch_size: int = typer.Option(50, help="Datapoints per step."),
+    epochs: int = typer.Option(30, help="Passes over the training data."),
+    seed: int = typer.Option(0, help="Root of all randomness."),
+    valid_bound: str = typer.Option("is:10", help="Bound by which the best parameters are chosen."),
+    valid_every: int = typer.Option(1, help="Epochs between validations."),
+    patience: int | None = typer.Option(None, help="Stop after this many validations without a better bound."),
+    checkpoint_every: int | None = typer.Option(None, help="Steps between checkpoints; an epoch if not given."),
+    log_every: int = typer.Option(100, help="Steps between records in metrics.jsonl."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in --out."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
+    compilation_cache: Path | None = typer.Option(
+        None, help="Keep compiled programs in this directory, so that the same run starts at once next time."
+    ),
+) -> None:
+    """Train a sigmoid belief network, or a pair of the user's own."""
+    if compilation_cache is not None:
+        keep_compiled(compilation_cache)
+    from relbo.lab.config import RunConfig, parse_settings
+    from relbo.lab.runs import train_run
+
+    said = said_in(context)
+    if model is not None and said & {"layers", "num_hidden"}:
+        raise ValueError(
+            "--layers and --num-hidden are for the sigmoid belief network: with --model they mean nothing."
+        )
+    asked = RunConfig(
+        data=data,
+        model=model,
+        layers=parse_layers(layers),
+        num_hidden=num_hidden,
+        estimator=estimator,
+        num_samples=num_samples,
+        num_proposals=num_proposals,
+        threshold=threshold_words(threshold, rate) or "quantile:0.9",
+        num_draws=num_draws,
+        refresh_epochs=refresh_epochs,
+        warmup_epochs=warmup_epochs,
+        acceptance=acceptance,
+        settings=parse_settings(set_),
+        optimizer=optimizer,
+        lr=lr,
+        schedule=schedule,
+        optimizer_settings=parse_settings(optimizer_set),
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+        valid_bound=valid_bound,
+        valid_every=valid_every,
+        patience=patience,
+    )
+    config = _resumed(said, asked, out) if resume and (out / "config.json").exists() else asked
+    result = train_run(
+        config,
+        out,
+        data_dir=data_dir,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        log_every=log_every,
+        progress=not quiet,
+    )
+    console = Console(stderr=True, highlight=False)
+    step = int(result.state.step)
+    if result.stopped == "interrupted":
+        console.print(f"Stopped at step {step}, saved. Go on with: relbo train --resume --out {out}")
+        sys.exit(130)
+    best = "" if result.best_bound is None else f", best validation bound {result.best_bound:.2f} nats"
+    why = "no better validation bound" if result.stopped == "early" else "all epochs done"
+    console.print(f"Trained to step {step} ({why}){best}. Evaluate with: relbo evaluate {out}")
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Reads 200-200."""
+    words = text.split("-")
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise ValueError(f"--layers must be positive integers joined by '-', such as 200-200, got {text!r}.")
+    return tuple(int(word) for word in words)
+
+
+def threshold_words(threshold: str | None, rate: float | None) -> str | None:
+    """What --threshold and --rate say together; None if they say nothing."""
+    if threshold is not None and rate is not None:
+        raise ValueError(f"give at most one of --threshold and --rate, got {threshold} and {rate}.")
+    return threshold if rate is None else f"rate:{rate}"
+
+
+def keep_compiled(directory: Path) -> None:
+    """Turns on JAX's persistent compilation cache."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def said_in(context: typer.Context) -> set[str]:
+    """Fields of the configuration that the command line mentions."""
+    fields = {"rate": "threshold", "set_": "settings", "optimizer_set": "optimizer_settings"}
+    return {
+        fields.get(name, name)
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _resumed(said: set[str], asked: Any, out: Path) -> Any:
+    # what the command line does not say, the run's own configuration says
+    from relbo.lab.config import RunConfig
+
+    stored = RunConfig.load(out)
+    names = {field.name for field in dataclasses.fields(RunConfig)} & said
+    return dataclasses.replace(stored, **{name: getattr(asked, name) for name in names})

@@ -1,0 +1,158 @@
+"""`relbo variance`: how noisy the gradient of each estimator is, at equal numbers of proposals."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from relbo.lab.cli.notes import say_notes
+
+EXAMPLES = """
+Measure gradient variance and signal-to-noise ratio of estimators, for theta and phi apart, at equal numbers of
+proposals per datapoint: at a fresh network, or at the parameters of a RUN of `relbo train`.
+
+Baselines, controls and thresholds are warmed up first, with the parameters held fixed. With `--out`, also writes
+`variance.json` and `variance.png`.
+
+**Examples**
+
+    relbo variance
+
+    relbo variance runs/vrs --out out/variance
+
+    relbo variance --layers 50-50 --estimator rloo --estimator disarm --estimator rebar --proposals 12
+
+    relbo variance runs/vrs --parameters last --threshold rate:0.5 --estimator vrs --estimator rloo
+"""
+
+
+WIDTH = 132
+"""Of the table, in characters."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("variance", help=EXAMPLES)(variance_command)
+
+
+def variance_command(
+    run: Path | None = typer.Argument(None, help="Run directory; a fresh network if not given."),
+    data: str | None = typer.Option(None, help="Fresh network: data set by name or path; digits if not given."),
+    layers: str | None = typer.Option(
+        None, help="Fresh network: units of each layer, such as 200-200; 200 if not given."
+    ),
+    parameters: str = typer.Option("best", help="RUN: best (on validation) or last."),
+    estimator: list[str] = typer.Option(
+        [], help="Estimator by name (`relbo list`); repeatable; all that fit by default."
+    ),
+    proposals: int = typer.Option(10, help="Proposals per datapoint that every estimator may spend on an estimate."),
+    estimates: int = typer.Option(500, help="Estimates of each gradient."),
+    warmup: int = typer.Option(500, help="Steps of baselines, controls and thresholds before the measurement."),
+    batch_size: int = typer.Option(50, help="Datapoints of the measured batch."),
+    threshold: str | None = typer.Option(
+        None, help="With rejection: quantile:GAMMA, rate:Z or fixed:T; the RUN's own, else quantile:0.9."
+    ),
+    seed: int = typer.Option(0, help="Root of all randomness, the fresh network's included."),
+    data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
+    out: Path | None = typer.Option(None, help="Folder for variance.json and variance.png."),
+) -> None:
+    """Measure the noise of gradients."""
+    from relbo import data as datasets
+    from relbo.lab import noise_table as experiment
+    from relbo.lab.cli.train_command import parse_layers
+    from relbo.lab.config import RunConfig, build_pair
+    from relbo.lab.paper import output
+    from relbo.lab.runs import open_run
+
+    if run is not None and (data is not None or layers is not None):
+        raise ValueError("--data and --layers are for a fresh network: a RUN has its own.")
+    if out is not None:
+        output.output_directory(out)
+    place: dict[str, Any]
+    if run is not None:
+        opened = open_run(run, data_dir=data_dir, which=parameters)
+        say_notes([opened])
+        config, dataset, pair = opened.config, opened.data, opened.pair
+        place = {"run": str(run), "parameters": parameters, "step": opened.step}
+    else:
+        config = RunConfig(data=data or datasets.DEFAULT, layers=parse_layers(layers or "200"), seed=seed)
+        dataset = datasets.load(config.data, data_dir)
+        pair = build_pair(config, dataset)
+        place = {"run": None, "parameters": "fresh", "step": 0}
+    settings = experiment.Settings(
+        num_proposals=proposals,
+        num_estimates=estimates,
+        num_warmup=warmup,
+        batch_size=batch_size,
+        threshold=threshold or config.threshold,
+        acceptance=config.acceptance,
+        num_draws=config.num_draws,
+        seed=seed,
+    )
+    console = Console(stderr=True)
+    with console.status("measuring") as status:  # shows nothing where there is no terminal
+        found = experiment.run(
+            pair, dataset, estimator, settings, on_stage=lambda name: status.update(f"measuring {name}")
+        )
+    found["point"] = {"data": config.data, "model": config.model, "layers": list(config.layers), **place}
+    print_variances(found)
+    if out is not None:
+        for file in (
+            output.write_json(out / "variance.json", found),
+            experiment.plot(found, out / "variance.png"),
+        ):
+            typer.echo(f"wrote {file}", err=True)
+
+
+def print_variances(found: dict[str, Any]) -> None:
+    """Prints a line for each estimator, and how to read it."""
+    settings, point = found["settings"], found["point"]
+    network = point["model"] or "-".join(str(width) for width in point["layers"])
+    title = f"gradient noise at {settings['num_proposals']} proposals per datapoint: {point['data']}, {network}"
+    where = (
+        "a fresh network" if point["run"] is None else f"{point['run']}, step {point['step']} ({point['parameters']})"
+    )
+    table = Table(title=f"{title}, {where}", box=box.SIMPLE, pad_edge=False)
+    for heading in ("estimator", "bound", "unbiased"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("draws", "proposals", "variance theta", "phi", "signal/noise theta", "phi"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found["estimators"]:
+        table.add_row(
+            row["estimator"],
+            row["bound"],
+            "yes" if row["unbiased"] else "no",
+            str(row["num_samples"]),
+            f"{row['mean_num_proposals']:.1f}",
+            *(
+                value_with_error(row[part][name], row[part][f"{name}_standard_error"])
+                for name in ("variance", "signal_to_noise")
+                for part in ("theta", "phi")
+            ),
+        )
+    console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
+    console.print(table)
+    for line in (
+        f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
+        "standard error. Variance: total over coordinates.",
+        f"draws: num_samples, chosen to spend {settings['num_proposals']} proposals; proposals: the mean spent (random "
+        f"with rejection, at {settings['threshold']}, acceptance {settings['acceptance']}). Variance and ratio are "
+        f"scaled to exactly {settings['num_proposals']}.",
+        f"Baselines, controls and thresholds took {settings['num_warmup']} steps before, the parameters held fixed.",
+        "Bounds differ, and with them what the gradient is of; the ratio does not depend on the gradient's scale.",
+    ):
+        console.print(line, soft_wrap=True)
+
+
+def value_with_error(value: float | None, error: float | None) -> str:
+    """Three digits, and the standard error relative to it; of 0, what it may be at the most."""
+    if value is None or error is None:
+        return "-"
+    if value == error == 0:
+        return "0"
+    return f"{value:#.3g} +- {error / value:.1%}" if value > 0 else f"< {math.sqrt(2) * error:.1g}"

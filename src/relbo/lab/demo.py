@@ -1,0 +1,103 @@
+"""The demonstration: VRS, RLOO and VIMCO on the embedded digits for the same number of proposals.
+
+VRS keeps S = 5 draws for each image at an acceptance rate of 1/2, which takes some 10 proposals, and draws 20 more per
+image once for its first thresholds. RLOO and VIMCO get K = 11 draws at every step, so that all three pay for nearly
+the same number of proposals in all.
+
+A folder of an earlier demonstration is resumed: finished runs are used as they are, others go on from their last
+checkpoint. Nothing in it is ever deleted.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from relbo.lab.compare import Comparison, compare_runs, rejection_of
+from relbo.lab.config import RunConfig
+from relbo.lab.report import write_report
+from relbo.lab.runs import open_run, train_run
+from relbo.train.errors import Interrupted as Interrupted
+from relbo.train.log import write_json
+
+COMMON = RunConfig(layers=(100,), lr=3e-3, epochs=40, valid_bound="is:25", valid_every=4)
+CONFIGS = {
+    "vrs": dataclasses.replace(COMMON, estimator="vrs", num_samples=5, threshold="rate:0.5", num_draws=20),
+    "rloo": dataclasses.replace(COMMON, estimator="rloo", num_samples=11),
+    "vimco": dataclasses.replace(COMMON, estimator="vimco", num_samples=11),
+}
+BOUNDS = ("elbo", "is:25", "rs:25")
+CHECKPOINT_EVERY = 250
+"""Steps: a run takes seconds."""
+MARKER, REPORT = "demo.json", "report.html"
+"""Files of the demonstration beside its run directories."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """What the demonstration found."""
+
+    comparison: Comparison
+    report: Path
+    threshold_draws: int
+    """Draws behind the first thresholds of VRS, beyond the proposals counted in its run."""
+
+
+def run(
+    out: Path,
+    *,
+    configs: dict[str, RunConfig] | None = None,
+    bounds: Sequence[str] | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+    progress: bool = False,
+) -> Demo:
+    """Trains, evaluates and writes the report, all inside `out`.
+
+    Args:
+        out: folder to write to, new or of an earlier demonstration.
+        configs: runs by name, the first one with rejection; by default `CONFIGS`.
+        bounds: what is evaluated on the test images, by default `BOUNDS`; RS with the first run's thresholds, for all.
+        on_stage: told what begins.
+        progress: show progress bars.
+
+    Raises:
+        ValueError: the folder holds files in the way that are not the demonstration's.
+        Interrupted: Ctrl-C.
+    """
+    configs = CONFIGS if configs is None else configs
+    bounds = BOUNDS if bounds is None else bounds
+    claim(out, configs)
+    for name, config in configs.items():
+        on_stage(f"training {name}")
+        result = train_run(config, out / name, resume=True, checkpoint_every=CHECKPOINT_EVERY, progress=progress)
+        if result.stopped == "interrupted":
+            raise Interrupted
+    on_stage("evaluating " + ", ".join(bounds))
+    runs = [open_run(out / name) for name in configs]
+    comparison = compare_runs(runs, bounds, rejection=rejection_of(runs[0]))
+    on_stage("writing the report")
+    write_report(comparison, out / REPORT, title="relbo demo: VRS, RLOO and VIMCO for the same number of proposals")
+    return Demo(comparison, out / REPORT, len(runs[0].data.train) * runs[0].config.num_draws)
+
+
+def claim(out: Path, configs: dict[str, RunConfig]) -> None:
+    """Makes the folder the demonstration's, or refuses it if what it would write is there already."""
+    described: dict[str, Any] = {name: json.loads(json.dumps(dataclasses.asdict(c))) for name, c in configs.items()}
+    marker = out / MARKER
+    if marker.exists():
+        try:
+            found = json.loads(marker.read_text())
+        except json.JSONDecodeError:
+            found = None
+        if found != {"relbo demo": described}:
+            raise ValueError(
+                f"{marker} is not that of this demo (another version's, or not relbo's): choose another --out, or "
+                f"remove {out} if you do not need it."
+            )
+        return
+    in_the_way = [out / name for name in (*configs, REPORT) if (out / name).exists()]
+    if in_the_way:
+        raise ValueError(f"{in_the_way[0]} exists and is not from a demo: choose another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(marker, {"relbo demo": described})

@@ -1,0 +1,292 @@
+r"""Gradient noise of many estimators at one point, for an equal number of proposals per datapoint.
+
+All estimators see the same parameters, the same batch and the same keys. Those that remember something (baselines,
+controls, thresholds) first take `num_warmup` steps on random batches and one on the measured batch, the parameters
+held fixed: an untrained baseline says nothing about its method. Thresholds are set at that last step, from separate
+draws, which count as no proposals.
+
+Each estimator gets the number of draws that spends the budget of N proposals: K = N for most, N / (L + 1) antithetic
+sets for ARM and DisARM on L layers, N Z_R accepted draws for those with rejection, Z_R being measured in the warm-up.
+Those with rejection appear a second time, with the budget itself (S = 2, all N proposals for every row).
+What rounding leaves, or chance for those with rejection, is scaled out: with v the variance of an estimate and n its
+mean number of proposals,
+
+    variance at N proposals   v n / N,        signal-to-noise ratio   |mean| / sqrt(v n / N).
+
+Passes that are no draws from q (relaxed units, mean fields, dreams, the backward pass) are not counted.
+
+The squared mean of m estimates is too large by v / m in expectation, which is subtracted; standard errors come from
+`NUM_GROUPS` independent groups of estimates.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+import relbo
+from relbo._check import is_int, require, root_key
+from relbo.data import Dataset
+from relbo.estimators import REGISTRY, AbstractEstimator, AbstractVRS
+from relbo.lab.config import RunConfig, build_estimator
+from relbo.lab.paper import output
+from relbo.train.fit import Source, source_of
+from relbo.train.loop import epoch_order
+from relbo.types import Batch, EmptyState, Pair
+from relbo.variance import GradientNoise, Noise, gradient_noise
+from relbo.view import check_needs, offers
+
+BUDGET = "-budget"
+"""After the name of an estimator with rejection: S = 2 and all N proposals of the budget for every row."""
+NUM_GROUPS = 10
+"""Independent groups of estimates, behind the standard errors."""
+FEWEST_PER_GROUP = 4
+CHUNK_BYTES = 128 * 2**20
+"""About what the gradients and activations of the estimates that are computed together may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How the noise is measured."""
+
+    num_proposals: int = 10
+    """N, the budget for each datapoint."""
+    num_estimates: int = 500
+    num_warmup: int = 500
+    batch_size: int = 50
+    threshold: str = "quantile:0.9"
+    """For estimators with rejection, as in `RunConfig`; so are the next two."""
+    acceptance: str = "soft:1.0"
+    num_draws: int = 100
+    seed: int = 0
+
+    def check(self, num_data: int) -> None:
+        """Refuses what cannot be measured."""
+        fewest = NUM_GROUPS * FEWEST_PER_GROUP
+        require(is_int(self.num_proposals, at_least=2), "proposals", "an integer >= 2", self.num_proposals)
+        require(is_int(self.num_estimates, at_least=fewest), "estimates", f"an integer >= {fewest}", self.num_estimates)
+        require(is_int(self.num_warmup, at_least=2), "warmup", "an integer >= 2", self.num_warmup)
+        require(
+            is_int(self.batch_size, at_least=1) and self.batch_size <= num_data,
+            "batch_size",
+            f"an integer from 1 to the {num_data} training datapoints",
+            self.batch_size,
+        )
+        root_key(self.seed)
+
+
+def usable(pair: Pair) -> list[str]:
+    """The estimators of the registry whose needs the pair meets; those with rejection also with a budget."""
+    names = [name for name, cls in REGISTRY.items() if cls.needs in offers(pair)]
+    with_budget = [name + BUDGET for name in names if issubclass(REGISTRY[name], AbstractVRS)]
+    return [*names, *with_budget]
+
+
+def run(
+    pair: Pair,
+    data: Dataset,
+    names: Sequence[str] = (),
+    settings: Settings | None = None,
+    *,
+    on_stage: Callable[[str], None] = lambda name: None,
+) -> dict[str, Any]:
+    """Measures estimators at the parameters of a pair.
+
+    Args:
+        pair: a sigmoid belief network.
+        data: its data; the measured batch comes from the training split.
+        names: estimators by name; by default all that the pair can serve.
+        settings: how to measure.
+        on_stage: told each name before it is measured.
+
+    Returns:
+        A dictionary ready for JSON, from which `plot` draws.
+    """
+    settings = Settings() if settings is None else settings
+    settings.check(len(data.train))
+    names = list(dict.fromkeys(names)) or usable(pair)
+    for name in names:  # all are built before any is measured: a mistake is found at once
+        check_needs(build(name, settings.num_proposals, settings), pair)
+    source = source_of(data)
+    rows = []
+    for name in names:
+        on_stage(name)
+        rows.append(measure(name, pair, source, settings))
+    return {"relbo_version": relbo.__version__, "settings": dataclasses.asdict(settings), "estimators": rows}
+
+
+def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
+    """An estimator by name whose thresholds are first set right after the warm-up, and then kept."""
+    has_budget = name.endswith(BUDGET)
+    config = RunConfig(
+        estimator=name.removesuffix(BUDGET),
+        num_samples=2 if has_budget else num_samples,
+        num_proposals=settings.num_proposals if has_budget else None,
+        threshold=settings.threshold,
+        acceptance=settings.acceptance,
+        num_draws=settings.num_draws,
+        refresh_epochs=float(settings.num_warmup),
+    )
+    return build_estimator(config, steps_per_epoch=1)
+
+
+def measure(name: str, pair: Pair, source: Source, settings: Settings) -> dict[str, Any]:
+    """The noise of one estimator, after its warm-up."""
+    key_init, key_rows, key_warmup, key_measure = jax.random.split(root_key(settings.seed), 4)
+    num_data = len(source.train)
+    estimator = build(name, settings.num_proposals, settings)
+    state = estimator.init(key_init, pair, num_data)
+
+    index = epoch_order(key_rows, 0, num_data)[: settings.batch_size]
+    batch = Batch(source.transform(key_rows, source.train[index]), index)
+    num_random = 0 if isinstance(state, EmptyState) else settings.num_warmup
+    state, spent = warm_up(estimator, key_warmup, pair, state, source, batch, num_random)
+    # what a draw costs is known now; no state depends on the number of draws
+    num_samples = round(settings.num_proposals**2 / float(spent))
+    if num_samples != settings.num_proposals and not name.endswith(BUDGET):
+        estimator = build(name, max(num_samples, fewest_samples(name, settings)), settings)
+
+    per_group, chunk = grouping(settings, sum(leaf.size for leaf in jax.tree.leaves(pair)), batch)
+    groups = noise_in_groups(estimator, key_measure, pair, state, batch, per_group, chunk)
+    return {
+        "estimator": name,
+        "class": type(estimator).__name__,
+        "bound": estimator.bound.label,
+        "unbiased": estimator.unbiased,
+        "num_samples": estimator.num_samples,  # type: ignore[attr-defined]
+        "mean_num_proposals": float(jnp.mean(groups.num_proposals)),
+        "num_estimates": per_group * NUM_GROUPS,
+        "num_warmup": num_random,
+        "theta": summary(groups.theta, groups, per_group, settings.num_proposals),
+        "phi": summary(groups.phi, groups, per_group, settings.num_proposals),
+    }
+
+
+@eqx.filter_jit
+def noise_in_groups(
+    estimator: AbstractEstimator, key: Array, pair: Pair, state: Any, batch: Batch, per_group: int, chunk: int
+) -> GradientNoise:
+    """The noise in each of `NUM_GROUPS` groups of estimates, by one compiled program."""
+    return jax.lax.map(
+        lambda k: gradient_noise(estimator, k, pair, state, batch, num_estimates=per_group, chunk=chunk),
+        jax.random.split(key, NUM_GROUPS),
+    )
+
+
+def fewest_samples(name: str, settings: Settings) -> int:
+    """The least number of draws that the estimator is defined for: 1 or 2."""
+    try:
+        build(name, 1, settings)
+    except ValueError:
+        return 2
+    return 1
+
+
+@eqx.filter_jit
+def warm_up(
+    estimator: AbstractEstimator, key: Array, pair: Pair, state: Any, source: Source, batch: Batch, num_random: int
+) -> tuple[Any, Array]:
+    """State after so many random batches and the measured one, and the latter's mean proposals per datapoint."""
+    key_rows, key_steps = jax.random.split(key)
+    size = (num_random, batch.index.shape[0])
+    index = jax.random.randint(key_rows, size, 0, len(source.train), batch.index.dtype)
+    index = jnp.concatenate([index, batch.index[None]])
+
+    def step(state: Any, args: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+        rows, key, is_last = args
+        key_data, key_estimate = jax.random.split(key)
+        # gray images are binarised at every visit, but T is to be that of the very images that are measured
+        x = jnp.where(is_last, batch.x, source.transform(key_data, source.train[rows]))
+        _, state, info = estimator.estimate(key_estimate, pair, state, Batch(x, rows))
+        return state, jnp.mean(info.num_proposals.astype(info.bound.dtype))
+
+    keys = jax.random.split(key_steps, num_random + 1)
+    is_last = jnp.arange(num_random + 1) == num_random
+    state, spent = jax.lax.scan(step, state, (index, keys, is_last))
+    return state, spent[-1]
+
+
+def grouping(settings: Settings, num_parameters: int, batch: Batch) -> tuple[int, int]:
+    """Estimates in each group, and how many of them are computed together: equal chunks within the memory allowed."""
+    num_pixels = batch.x.shape[1]
+    one = 4 * (num_parameters + settings.batch_size * settings.num_proposals * 2 * num_pixels)
+    wanted = math.ceil(settings.num_estimates / NUM_GROUPS)
+    num_chunks = math.ceil(wanted / max(CHUNK_BYTES // one, 2))
+    chunk = max(math.ceil(wanted / num_chunks), 2)
+    return num_chunks * chunk, chunk
+
+
+def summary(noise: Noise, groups: GradientNoise, per_group: int, budget: int) -> dict[str, float | None]:
+    """Variance and signal-to-noise ratio at the budget, with standard errors.
+
+    A ratio of 0 says that no signal was found; its standard error is the ratio that one standard error of the squared
+    mean would make. Without any variance there is no ratio: None.
+    """
+    variance = np.asarray(noise.total_variance, float)
+    scale = float(np.mean(groups.num_proposals)) / budget
+    if variance.mean() == 0:
+        return {
+            "variance": 0.0,
+            "variance_standard_error": 0.0,
+            "signal_to_noise": None,
+            "signal_to_noise_standard_error": None,
+        }
+    signal = np.square(np.asarray(noise.signal_to_noise, float)) * variance - variance / per_group
+    ratio = math.sqrt(max(signal.mean() / (variance.mean() * scale), 0.0))
+    error = standard_error(signal) / (variance.mean() * scale)
+    return {
+        "variance": variance.mean() * scale,
+        "variance_standard_error": standard_error(variance) * scale,
+        "signal_to_noise": ratio,
+        "signal_to_noise_standard_error": error / (2 * ratio) if ratio > 0 else math.sqrt(error),
+    }
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of the mean of independent values."""
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def plot(results: dict[str, Any], path: Path) -> Path:
+    """Draws variance and signal-to-noise of theta and phi: a line for each estimator; what is 0 is not drawn."""
+    rows = results["estimators"]
+    height = np.arange(len(rows))[::-1]
+    figure, panels = output.new_figure(10.5, 1.1 + 0.24 * len(rows), 4, sharey=True)
+    figures = [(part, figure_) for figure_ in ("variance", "signal_to_noise") for part in ("theta", "phi")]
+    symbols = {"theta": r"$\theta$", "phi": r"$\phi$"}
+    words = {"variance": "variance, {}", "signal_to_noise": "signal / noise, {}"}
+    for axes, (part, name) in zip(panels, figures, strict=True):
+        for color, unbiased in ((output.BLUE, True), (output.ORANGE, False)):
+            chosen = [
+                (y, row[part][name], row[part][f"{name}_standard_error"])
+                for y, row in zip(height, rows, strict=True)
+                if row["unbiased"] == unbiased and (row[part][name] or 0) > 0
+            ]
+            if chosen:
+                y, value, error = zip(*chosen, strict=True)
+                label = "unbiased" if unbiased else "biased for its bound"
+                axes.errorbar(
+                    value, y, xerr=error, fmt="o" if unbiased else "s", markersize=4, color=color, label=label
+                )
+        axes.set_xscale("log")
+        decades = np.subtract(*np.log10(axes.get_xlim()[::-1]))
+        axes.xaxis.set_major_locator(
+            LogLocator(subs=(1,) if decades > 2 else (1, 2, 5))
+            if decades > 0.7
+            else MaxNLocator(3, steps=[1, 2, 5, 10])
+        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(words[name].format(symbols[part]), fontsize=8)
+        axes.grid(axis="y", color=output.GREY, alpha=0.25, linewidth=0.6)
+    panels[0].set_yticks(height, [row["estimator"] for row in rows])
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8, frameon=False)
+    return output.save(figure, path)

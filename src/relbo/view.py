@@ -1,0 +1,350 @@
+r"""The (b, k) view of a pair: b rows of a batch, k draws for each.
+
+This is the only place that knows whether a pair is written for one x and one z (`Pair`) or runs for all rows together
+(`AbstractBatchPair`), whether its draws are a differentiable function of noise, and whether they are layers of
+Bernoulli units. Estimators, thresholds, evaluation and the sampler see arrays of shape (b, k).
+
+A view also decides which places of the rows' streams a late round of the sampler evaluates, its *lane plan*: a
+row-wise pair only those that are missing, a whole-batch program whole columns.
+"""
+
+import abc
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from equinox import AbstractVar
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+
+from relbo._check import batch_size, one_number_each
+from relbo.acceptance import log_odds_of
+from relbo.lanes import BLOCKS, Lanes, columns, missing_places, widths_for
+from relbo.models.base import AbstractBatchPair, AbstractBernoulliProposal, AbstractReparameterizedProposal
+from relbo.streams import grid, stream_keys
+from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
+
+Result = TypeVar("Result")
+
+
+class Needs(enum.Enum):
+    """What an estimator needs of a proposal."""
+
+    DRAWS = "any proposal"
+    PATH = "reparameterised z"
+    BITS = "Bernoulli layers"
+
+
+class Proposals(NamedTuple):
+    """Draws from q and their log densities."""
+
+    z: PyTree[Shaped[Array, "..."]]
+    log_probs: LogProbs
+
+
+Round = Callable[[Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
+"""One late round: from the draws that each row misses, and those that it has drawn, to what is proposed next."""
+
+
+class AbstractView(eqx.Module):
+    """A pair at one batch of observations."""
+
+    pair: AbstractVar[Any]
+    x: AbstractVar[PyTree]
+
+    @abc.abstractmethod
+    def draw(self, key: PRNGKeyArray, num_draws: int) -> PyTree[Shaped[Array, "b k ..."]]:
+        """The first draws of every row's stream, as constants of differentiation."""
+
+    @abc.abstractmethod
+    def log_densities(self, z: PyTree) -> LogProbs:
+        """Log p and log q of k draws for each row, (b, k), differentiable in the pair and in z."""
+
+    @abc.abstractmethod
+    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+        """Late rounds of the sampler; what x alone decides is computed once.
+
+        Args:
+            key: the stream of proposals.
+            num_samples: S, accepted draws per row.
+            cap: proposals that a row may draw.
+            widths: round widths, narrowest first; by default chosen for the batch. They change no draw.
+        """
+
+    @abc.abstractmethod
+    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+        """`start` plus the gradient of sum c^p log p + c^q log q over the draws in `todo`, a block at a time.
+
+        The cost grows with how many there are; `width` is how many draws per row are expected at most.
+        """
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """The noise behind the first draws of every row's stream."""
+
+    @abc.abstractmethod
+    def transform(self, noise: PyTree) -> PyTree:
+        """The draws that the noise makes, (b, k, ...), differentiable in the pair."""
+
+    @abc.abstractmethod
+    def features(self, dtype: jnp.dtype) -> Float[Array, "b d"]:
+        """All numbers of each observation in a row, for baselines that are functions of x."""
+
+    @abc.abstractmethod
+    def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """(x, z) from the model, as many for each row of the batch."""
+
+    @abc.abstractmethod
+    def with_constant_proposal(self: Result) -> Result:
+        """The same view with constants for what the density of the proposal depends on, log p being of no use."""
+
+    @abc.abstractmethod
+    def rows_at_once(self, most: int) -> int:
+        """How many rows to work on at a time where more than `most` are too many."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, b."""
+        return jax.tree.leaves(self.x)[0].shape[0]
+
+    def at(self: Result, pair: Any) -> Result:
+        """The same view of a pair with other values."""
+        return dataclasses.replace(self, pair=pair)  # type: ignore[type-var]
+
+    def scored(self, z: PyTree) -> tuple[LogProbs, Callable[[Weights], Any]]:
+        """Log densities of k draws for each row and, from the same evaluation, the way from weights to a gradient."""
+        z = jax.lax.stop_gradient(z)
+        log_probs, pull = eqx.filter_vjp(lambda pair: self.at(pair).log_densities(z), self.pair)
+        return log_probs, lambda weights: pull(LogProbs(*weights))[0]
+
+    def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, "b k"]:
+        """Log p - log q of fresh draws for every row, as constants; -inf where log p is."""
+        log_probs = self.log_densities(self.draw(key, num_draws))
+        return jax.lax.stop_gradient(log_odds_of(*log_probs, jnp.zeros(())))
+
+    def frozen(self: Result) -> Result:
+        """The same view with constants for parameters."""
+        return self.at(freeze(self.pair))  # type: ignore[attr-defined]
+
+
+class RowView(AbstractView):
+    """A pair that is written for one x and one z."""
+
+    pair: Pair
+    x: PyTree
+
+    def draw(self, key: PRNGKeyArray, num_draws: int) -> PyTree[Shaped[Array, "b k ..."]]:
+        """The first draws of every row's stream."""
+        return jax.lax.stop_gradient(self._on_keys(key, num_draws, self.pair.proposal.sample))
+
+    def log_densities(self, z: PyTree) -> LogProbs:
+        """Log p and log q, one x and one z at a time."""
+        return self.each(lambda pair, x, one: _checked(pair.model.log_joint(x, one), pair.proposal.log_prob(one, x)), z)
+
+    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+        """Rounds that evaluate the missing places, one of a few fixed widths at a time."""
+        choices = widths_for(self.num_rows, num_samples) if widths is None else widths
+        model, proposal = self.pair.model, self.pair.proposal
+        rows = (self.x, jax.vmap(proposal.condition)(self.x))
+
+        def one(key: PRNGKeyArray, row: tuple[PyTree, PyTree]) -> Proposals:
+            z, log_q = proposal.sample_and_log_prob(key, row[1])
+            return Proposals(z, _checked(model.log_joint(row[0], z), log_q))
+
+        def evaluate(width: int, row: Array, keys: Array) -> Proposals:
+            # the first `width` lanes; the others are filled with nothing
+            found = jax.vmap(one)(keys[:width], jax.tree.map(lambda leaf: leaf[row[:width]], rows))
+            return jax.tree.map(lambda v: jnp.pad(v, [(0, choices[-1] - width)] + [(0, 0)] * (v.ndim - 1)), found)
+
+        def next_round(missing: Int[Array, " b"], drawn: Int[Array, " b"]) -> tuple[Lanes, Proposals]:
+            lanes, chosen = missing_places(missing, drawn, cap, choices)
+            keys = stream_keys(key, lanes.row, lanes.position)
+            branches = [lambda r, k, w=w: evaluate(w, r, k) for w in choices]
+            return lanes, jax.lax.stop_gradient(jax.lax.switch(chosen, branches, lanes.row, keys))
+
+        return next_round
+
+    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+        """Blocks of single draws, gathered from all rows."""
+        num_places = todo.shape[1]
+        size = -(-self.num_rows * width // BLOCKS)
+        count = jnp.sum(todo, dtype=jnp.int32)
+        order = jnp.pad(jnp.argsort(~todo.reshape(-1), stable=True).astype(jnp.int32), (0, size))
+
+        def block(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            done, total = carry
+            is_todo = done + jnp.arange(size, dtype=jnp.int32) < count
+            # 0 times an infinite derivative is NaN: lanes without a draw of their own repeat the first one
+            place = jnp.where(is_todo, jax.lax.dynamic_slice(order, (done,), (size,)), order[0])
+            row, slot = place // num_places, place % num_places
+            view = RowView(self.pair, jax.tree.map(lambda leaf: leaf[row], self.x))
+            _, pull = view.scored(jax.tree.map(lambda leaf: leaf[row, slot][:, None], z))
+            own = Weights(*[jnp.where(is_todo, w[row, slot], 0)[:, None] for w in weights])
+            return done + size, jax.tree.map(jnp.add, total, pull(own))
+
+        return jax.lax.while_loop(lambda carry: carry[0] < count, block, (jnp.zeros((), jnp.int32), start))[1]
+
+    def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """The noise behind `draw`."""
+        proposal: Any = self.pair.proposal
+        return jax.lax.stop_gradient(self._on_keys(key, num_draws, lambda k, _: proposal.noise(k)))
+
+    def transform(self, noise: PyTree) -> PyTree:
+        """One x and one noise at a time."""
+        return self.each(lambda pair, x, one: pair.proposal.transform(one, x), noise)
+
+    def each(self, function: Callable[..., Result], *draws: PyTree) -> Result:
+        """`function(pair, x, *draws)` of one datapoint and one draw, for all b datapoints and their k draws."""
+        per_row = jax.vmap(lambda x, *row: jax.vmap(lambda *one: function(self.pair, x, *one))(*row))
+        return per_row(self.x, *draws)
+
+    def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """(x, z) from the model, as many for each row of the batch."""
+        return jax.lax.stop_gradient(self._on_keys(key, num_draws, lambda k, _: self.pair.model.sample(k)))
+
+    def features(self, dtype: jnp.dtype) -> Float[Array, "b d"]:
+        """Every leaf of x."""
+        return jax.vmap(lambda x: flat(x, dtype))(self.x)
+
+    def with_constant_proposal(self) -> "RowView":
+        """The proposal frozen."""
+        return self.at(Pair(self.pair.model, freeze(self.pair.proposal)))
+
+    def rows_at_once(self, most: int) -> int:
+        """As many as suits."""
+        return max(1, min(most, self.num_rows))
+
+    def _on_keys(self, key: PRNGKeyArray, num_draws: int, function: Callable[[PRNGKeyArray, PyTree], PyTree]) -> PyTree:
+        keys = stream_keys(key, *grid(self.num_rows, num_draws))
+        return jax.vmap(lambda ks, row: jax.vmap(lambda k: function(k, row))(ks))(keys, self.x)
+
+
+class BatchView(AbstractView):
+    """A program that runs for all rows of a batch together."""
+
+    pair: AbstractBatchPair
+    x: PyTree
+
+    def draw(self, key: PRNGKeyArray, num_draws: int) -> PyTree[Shaped[Array, "b k ..."]]:
+        """The first draws of every row's stream."""
+        return jax.lax.stop_gradient(self.pair.draw(key, self.x, jnp.arange(num_draws, dtype=jnp.int32)))
+
+    def log_densities(self, z: PyTree) -> LogProbs:
+        """Log p and log q by one run of the program."""
+        return LogProbs(*self.pair.log_densities(self.x, z))
+
+    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+        """Rounds that evaluate whole columns: finished rows are proposed to as well."""
+        width = num_samples if widths is None else widths[-1]
+
+        def next_round(missing: Int[Array, " b"], drawn: Int[Array, " b"]) -> tuple[Lanes, Proposals]:
+            lanes, positions = columns(missing, drawn, cap, width)
+            z = self.pair.draw(key, self.x, positions)
+            found = Proposals(z, self.log_densities(z))
+            return lanes, jax.lax.stop_gradient(jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), found))
+
+        return next_round
+
+    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+        """Blocks of columns, each row's own draws moved to the front."""
+        counts = jnp.sum(todo, axis=1, dtype=jnp.int32)
+        most = jnp.max(counts)
+        order = jnp.argsort(~todo, axis=1, stable=True).astype(jnp.int32)
+        # a row without draws of its own gets those of one that has some: 0 times an infinite derivative is NaN
+        row = jnp.where(counts > 0, jnp.arange(self.num_rows), jnp.argmax(counts))[:, None]
+
+        def block(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            done, total = carry
+            column = done + jnp.arange(width, dtype=jnp.int32)[None]
+            is_todo = column < counts[:, None]
+            slot = jnp.take_along_axis(order[row[:, 0]], jnp.where(is_todo, column, 0), axis=1)
+            _, pull = self.scored(jax.tree.map(lambda leaf: leaf[row, slot], z))
+            own = Weights(*[jnp.where(is_todo, jnp.take_along_axis(w, slot, axis=1), 0) for w in weights])
+            return done + width, jax.tree.map(jnp.add, total, pull(own))
+
+        return jax.lax.while_loop(lambda carry: carry[0] < most, block, (jnp.zeros((), jnp.int32), start))[1]
+
+    def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """The noise behind `draw`."""
+        return jax.lax.stop_gradient(self.pair.noise(key, self.x, jnp.arange(num_draws, dtype=jnp.int32)))
+
+    def transform(self, noise: PyTree) -> PyTree:
+        """The draws that the noise makes."""
+        return self.pair.transform(noise, self.x)
+
+    def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
+        """Refused: a program takes its data as arguments, which dreamt data cannot replace."""
+        raise ValueError(
+            "the estimator needs draws of (x, z) from the model to train the proposal on, which a whole-batch program "
+            "cannot give. Choose one that does not dream, such as RWS."
+        )
+
+    def features(self, dtype: jnp.dtype) -> Float[Array, "b d"]:
+        """What the program says."""
+        return self.pair.features(self.x).astype(dtype)
+
+    def with_constant_proposal(self) -> "BatchView":
+        """All of it frozen."""
+        return self.frozen()
+
+    def rows_at_once(self, most: int) -> int:
+        """All of them, which a program needs."""
+        return self.num_rows
+
+
+def view_of(pair: AnyPair, x: PyTree) -> RowView | BatchView:
+    """The view of a pair at a batch of observations."""
+    return BatchView(pair, x) if isinstance(pair, AbstractBatchPair) else RowView(pair, x)
+
+
+def view_for(estimator: Any, pair: AnyPair, batch: Batch) -> Any:
+    """The view that an estimator works on, or a `ValueError` if the pair or the batch does not suit it."""
+    batch_size(batch.x, batch.index)
+    check_needs(estimator, pair)
+    return view_of(pair, batch.x)
+
+
+def offers(pair: AnyPair) -> set[Needs]:
+    """What a pair can do."""
+    if isinstance(pair, AbstractBatchPair):
+        return {Needs.DRAWS, Needs.PATH} if pair.has_path else {Needs.DRAWS}
+    kinds = {Needs.PATH: AbstractReparameterizedProposal, Needs.BITS: AbstractBernoulliProposal}
+    return {Needs.DRAWS} | {need for need, kind in kinds.items() if isinstance(pair.proposal, kind)}
+
+
+def check_needs(estimator: Any, pair: AnyPair) -> None:
+    """Refuses a pair that cannot do what the estimator needs."""
+    if estimator.needs not in offers(pair):
+        has = type(pair.proposal if isinstance(pair, Pair) else pair).__name__
+        raise ValueError(
+            f"{type(estimator).__name__} needs {estimator.needs.value}, got {has}. Derive the proposal from "
+            "AbstractReparameterizedProposal or AbstractBernoulliProposal, or choose an estimator that needs less "
+            "(`relbo list` shows what each needs)."
+        )
+
+
+def num_features(pair: AnyPair) -> int:
+    """How many numbers `features` makes of one x; a model's `sample` tells, without being run."""
+    if isinstance(pair, AbstractBatchPair):
+        return pair.num_features
+    x, _ = jax.eval_shape(pair.model.sample, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(x))
+
+
+def flat(tree: PyTree, dtype: jnp.dtype) -> Float[Array, " n"]:
+    """All numbers of one observation, or of one z, in a row."""
+    return jnp.concatenate([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
+
+
+def freeze(tree: Result) -> Result:
+    """The same values as constants of differentiation; leaves that are not arrays stay."""
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
+
+
+def _checked(log_p: Array, log_q: Array) -> LogProbs:
+    one_number_each(log_p, log_q)
+    return LogProbs(log_p, log_q)

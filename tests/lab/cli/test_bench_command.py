@@ -1,0 +1,51 @@
+import json
+import sys
+
+import jax
+import pytest
+
+from relbo.lab.bench import run as bench_run
+from relbo.lab.bench import timing
+from relbo.lab.cli import main
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *map(str, words)])
+    return stop.value.code or 0
+
+
+def test_contenders_take_turns():
+    calls = []
+    found = timing.take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, units=10)
+    assert calls == ["a", "b"] * 4  # one round is not counted
+    assert found["a"].low <= found["a"].median <= found["a"].high
+    assert timing.ratio(timing.Timing(4.0, 1, 5), timing.Timing(2.0, 1, 3)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Currently, SVI with Trace_ELBO")
+def test_table_and_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "relbo.lab.bench.eager_torch", raising=False)
+    monkeypatch.setattr(bench_run, "waste", type("Waste", (), {"table": staticmethod(lambda: {"0.9": 1.1})}))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # for Optax and for NumPyro
+        code = run("--layers", "3", "--rounds", 1, "--steps", 2, "--out", tmp_path / "out")
+    assert code == 0
+    printed = capsys.readouterr().out
+    assert "step / its matrix products" in printed and "not measured" in printed
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    network = found["networks"]["3"]
+    assert network["step_over_products"] > 0 and found["waste"] == {"0.9": 1.1}
+    assert network["not_measured"] == {"PyTorch eager, VRS": "torch is not installed"}
+    assert set(network["times_faster_than"]) == {
+        f"NumPyro {name}, no rejection" for name in ("Trace_ELBO", "TraceGraph_ELBO")
+    }
+
+
+def test_help_and_bad_input(tmp_path, capsys):
+    assert run("--help") == 0
+    assert "relbo bench --growth" in capsys.readouterr().out
+    assert run("--layers", "2x", "--out", tmp_path) == 2
+    assert "--layers must be positive integers" in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""`relbo train` and `relbo evaluate` as a user meets them: files, exit codes, one-line errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from relbo.lab.cli import main
+from relbo.lab.config import RunConfig
+
+TINY = ["--layers", "4", "--num-samples", "2", "--batch-size", "64", "--valid-bound", "is:2", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    import jax
+
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def run(*words):
+    """Exit code of a command line."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code or 0
+
+
+def refused(capsys, *words):
+    """The one line on standard error of a command that is refused."""
+    assert run(*words) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert captured.out == "" and len(lines) == 1 and lines[0].startswith("relbo: error: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    import jax
+
+    out = tmp_path_factory.mktemp("runs") / "rloo"
+    with jax.numpy_dtype_promotion("standard"):
+        assert run("train", "--estimator", "rloo", "--epochs", 2, "--out", out, *TINY) == 0
+    return out
+
+
+def test_train_then_evaluate(trained, capsys, tmp_path):
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["step"] == 2 * (1297 // 64) and records[-1]["epoch"] == 2
+    assert records[-1]["num_proposals"] == records[-1]["step"] * 64 * 2
+    out = tmp_path / "found.json"
+    code = run("evaluate", trained, "--bound", "elbo", "--bound", "is:5", "--limit", 20, "--json", "--out", out)
+    assert code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert [bound["bound"] for bound in printed["bounds"]] == ["elbo", "is:5"]
+    assert printed["bounds"][0]["mean"] <= printed["bounds"][1]["mean"] + 1
+    assert run("evaluate", trained, "--limit", 5, "--bound", "elbo") == 0
+    assert "s.e." in capsys.readouterr().out
+
+
+def test_resume_takes_the_runs_own_settings(trained, capsys):
+    before = RunConfig.load(trained)
+    assert run("train", "--resume", "--epochs", 3, "--quiet", "--out", trained) == 0
+    capsys.readouterr()
+    after = RunConfig.load(trained)
+    assert after.epochs == 3 and after.layers == before.layers == (4,)
+    assert "lr was 0.001 and is now 0.1" in refused(capsys, "train", "--resume", "--lr", 0.1, "--out", trained)
+    assert "pass --resume" in refused(capsys, "train", "--out", trained, *TINY)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layers", "4-x"], "--layers must be positive integers"),
+        (["--estimator", "vsr"], "estimator must be one of"),
+        (["--threshold", "quantile:1.5"], r"gamma must be a number in (0, 1), or a schedule, got 1.5"),
+        (["--threshold", "quantile:0.5", "--rate", "0.5"], "at most one of"),
+        (["--num-samples", "1"], "num_samples must be an integer >= 2, got 1"),
+        (["--optimizer", "adman"], "optimizer must be the name of an Optax optimiser"),
+        (["--schedule", "steps"], "schedule must be one of constant, cosine, linear"),
+        (["--lr", "-1"], "lr must be a number > 0"),
+        (["--set", "speed=3"], "vrs has no setting 'speed'"),
+        (["--set", "speed"], "a setting must be NAME=VALUE"),
+        (["--acceptance", "soft:x"], "acceptance must be soft:SHARPNESS (> 0), hard or always"),
+        (["--data", "nowhere.npz"], "nowhere.npz"),
+        (["--batch-size", "5000"], "batch_size"),
+    ],
+)
+def test_train_refuses(capsys, tmp_path, words, message):
+    assert message in refused(capsys, "train", "--out", tmp_path / "run", *words)
+
+
+def test_out_that_cannot_be_written(capsys, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert "file" in refused(capsys, "train", "--out", file / "run", *TINY)
+    assert file.read_text() == "mine"
+
+
+def test_evaluate_refuses_what_is_not_a_run(capsys, tmp_path, trained):
+    assert "is not a run" in refused(capsys, "evaluate", tmp_path / "missing")
+    assert "a bound must be" in refused(capsys, "evaluate", trained, "--bound", "is")
+    assert "split must be one of" in refused(capsys, "evaluate", trained, "--split", "tset")
+    assert "best or last" in refused(capsys, "evaluate", trained, "--parameters", "worst")
+    RunConfig().save(tmp_path)
+    assert "no checkpoint yet" in refused(capsys, "evaluate", tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    assert "holds no whole checkpoint" in refused(capsys, "evaluate", tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert "expected the configuration of a run" in refused(capsys, "evaluate", tmp_path)
+
+
+def test_wrong_flag_and_help(capsys):
+    assert run("train", "--no-such-flag") == 2
+    assert "no-such-flag" in capsys.readouterr().err
+    for command in ("train", "evaluate"):
+        assert run(command, "--help") == 0
+        assert "Examples" in capsys.readouterr().out
+
+
+def start(out, *words):
+    return subprocess.Popen(
+        [sys.executable, "-c", "from relbo.lab.cli import main; main()", "train", *TINY, "--out", str(out), *words],
+        env={**os.environ, "JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path, number, process, seconds=240):
+    """Waits until the metrics have so many records."""
+    for _ in range(seconds * 20):
+        if path.exists() and path.read_text().count("\n") >= number:
+            return
+        if process.poll() is not None:
+            raise AssertionError(f"the run ended early: {process.stderr.read()}")
+        time.sleep(0.05)
+    raise AssertionError("the run did not get there in time")
+
+
+def arrays(out):
+    import jax
+
+    from relbo.lab.runs import open_run
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(open_run(out, which="last").pair)]
+
+
+def test_killed_and_interrupted_runs_go_on(tmp_path):
+    """SIGKILL, then Ctrl-C, then to the end: the parameters of the run that nothing happened to, bit for bit."""
+    words = ["--estimator", "rloo", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    process = start(whole, *words)
+    killed = start(parts, *words)
+    wait_for(parts / "metrics.jsonl", 40, killed)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    interrupted = start(parts, *words, "--resume")
+    wait_for(parts / "metrics.jsonl", 80, interrupted)
+    interrupted.send_signal(signal.SIGINT)
+    _, said = interrupted.communicate(timeout=240)
+    assert interrupted.returncode == 130 and "Go on with" in said and "Traceback" not in said
+    last = start(parts, *words, "--resume")
+    _, said = last.communicate(timeout=240)
+    assert last.returncode == 0, said
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    for a, b in zip(arrays(whole), arrays(parts), strict=True):
+        np.testing.assert_array_equal(a, b)
