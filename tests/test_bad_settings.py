@@ -143,6 +143,7 @@ def test_index_out_of_range(name, rows, got):
     assert "[0, 3)" in str(error.value) and got in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("quantile", "rate", "online"))]
 )

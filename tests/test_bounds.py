@@ -160,6 +160,7 @@ def test_effective_sample_size():
     np.testing.assert_allclose(bounds.effective_sample_size(log_w), [36 / 14], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [bounds.elbo, bounds.iwae, bounds.kl_from_signal, bounds.effective_sample_size])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3)])
 def test_only_the_last_axis_is_reduced(function, shape):

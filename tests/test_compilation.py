@@ -96,6 +96,7 @@ def test_numbers_are_traced(name):
         assert easy > hard
 
 
+@pytest.mark.slow
 def test_a_curve_over_t_is_one_program():
     pair, batch = table_pair(0), batch_of([0, 1])
     key, t = jax.random.key(3), jnp.asarray([-1.0, 1.0, 4.0])

@@ -136,6 +136,7 @@ def test_compiled_is_eager_and_scanned(name):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 @mostly_slow("vrs")
 def test_vmap_over_keys_is_one_key_at_a_time(name):
     estimator, pair, batch, state = case(name)

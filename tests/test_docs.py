@@ -18,7 +18,13 @@ def blocks(page):
 WITH_CODE = [page for page in PAGES if blocks(page) and page.name not in RUN_ELSEWHERE]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name == "numpyro.md" else [], id=page.name)
+        for page in WITH_CODE
+    ],
+)
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")

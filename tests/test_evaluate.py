@@ -110,6 +110,7 @@ def test_objects_are_words(pair):
     assert [num_draws(bound) for bound in ("elbo", "is:7", relbo.RS(3))] == [1, 7, 3]
 
 
+@pytest.mark.slow
 def test_every_way_to_say_a_threshold(pair):
     ask = functools.partial(relbo.evaluate, pair, X, "rs:2", key=jax.random.key(6), repeats=1)
     same = [
@@ -126,6 +127,7 @@ def test_every_way_to_say_a_threshold(pair):
     assert not np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[1], seen[2])
 
 
+@pytest.mark.slow
 def test_fixed_threshold_against_the_exact_acceptance_rate(pair, support):
     # 150 means over 1,000 acceptances for each point: the error of the mean rate is below 0.001
     copies = 150

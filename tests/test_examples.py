@@ -35,6 +35,7 @@ def test_categorical_mixture():
     assert found["evidence"][1.0] > -4.6  # -8.9 before the first step, -3.9 for the model that made the data
 
 
+@pytest.mark.slow
 def test_dictionary_x():
     found = load("dictionary_x").main(epochs=30)
     assert found["VRS"]["log p"] > found["truth"]["log p"] - 0.5  # it starts 6.2 below

@@ -79,6 +79,7 @@ def test_evidence_and_divergence_are_within_their_errors(rate):
     np.testing.assert_allclose(found.kl, exact_of(exact.kl, X, found.threshold), rtol=0.15, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_errors_and_biases_over_many_rows():
     # 400 rows of 50 draws: a mean is within 5.5 of its standard errors, the ratio of two spreads within 25% (6 errors)
     t = threshold_at_rate(PAIR, jnp.asarray(0), SUPPORT, 0.3, relbo.Soft())
@@ -277,6 +278,7 @@ def test_refused_in_one_sentence(x, change, message):
     assert str(error.value).startswith(message) and "\n" not in str(error.value) and str(error.value).endswith(".")
 
 
+@pytest.mark.slow
 def test_every_way_to_say_a_threshold():
     ask = functools.partial(relbo.posterior, jax.random.key(0), PAIR, X, **ONE_ROW)
     for same in [

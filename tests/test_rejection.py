@@ -232,6 +232,7 @@ def test_draws_are_the_first_accepted_in_proposal_order(budget):
     assert (counts > budget).any() and (budget == 3 or (counts == budget).any()), "both ways to stop"
 
 
+@pytest.mark.slow
 def test_draw_accepted_is_the_sampler_without_a_budget_in_s_places():
     pair = table_pair(4, num_x=3)
     x, t, key = jnp.asarray([0, 1, 2]), jnp.asarray([1.0, -0.5, -3.0]), jax.random.key(8)

@@ -499,6 +499,7 @@ def test_the_online_quantile_follows_a_model_that_drifts(drift):
     assert np.quantile(late.mean(axis=0), 0.02) > 0.3 * 0.7
 
 
+@pytest.mark.slow
 def test_solve_differentiates_to_nothing_through_a_view():
     pair = table_pair(1)
     for threshold in (relbo.Quantile(0.5), relbo.Rate(0.4), relbo.Fixed(1.5)):

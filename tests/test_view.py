@@ -122,6 +122,7 @@ def test_densities_are_those_of_the_pair_and_their_pull_back_is_the_gradient(loo
     assert_trees_close(grads, gradient, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_are_constants_of_differentiation():
     for view in views(GAUSSIAN):
 

@@ -62,6 +62,7 @@ def swept(name):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["T and sharpness", *(pytest.param(n, marks=pytest.mark.slow) for n in ("rate", "gamma", "online gamma"))]
 )

@@ -127,7 +127,7 @@ def enumerate_step(monkeypatch, estimator, pair, t, *, whole_batch=False):
     return scripts, relbo.Pair(grads.model.table, grads.proposal.table), info
 
 
-BUDGETS = [(2, 2), (2, 3), (2, 5), (3, 3), (3, 4), pytest.param(3, 6, marks=pytest.mark.slow)]
+BUDGETS = [(2, 2), (2, 5), (3, 4), *(pytest.param(3, n, marks=pytest.mark.slow) for n in (3, 6))]
 ACCEPTANCES = {"soft": relbo.Soft(), "sharper": relbo.Soft(2.0), "hard": relbo.Hard()}
 
 
@@ -151,7 +151,7 @@ def test_expected_gradients_are_exact(monkeypatch, pair, num_samples, num_propos
 
 
 @pytest.mark.parametrize("whole_batch", [False, True])
-@pytest.mark.parametrize("name", ACCEPTANCES)
+@pytest.mark.parametrize("name", ["soft", "hard", pytest.param("sharper", marks=pytest.mark.slow)])
 def test_with_any_acceptance_and_for_whole_batch_programs(monkeypatch, pair, name, whole_batch):
     t, acceptance = -0.5, ACCEPTANCES[name]
     estimator = relbo.VRS(2, t, acceptance, num_proposals=4)
@@ -160,7 +160,7 @@ def test_with_any_acceptance_and_for_whole_batch_programs(monkeypatch, pair, nam
     assert_trees_close(got, want)
 
 
-@pytest.mark.parametrize("num_samples, num_proposals", [(2, 3), (2, 5), (3, 4)])
+@pytest.mark.parametrize("num_samples, num_proposals", [(2, 5), (3, 4)])
 def test_info_bound_is_unbiased(monkeypatch, pair, num_samples, num_proposals):
     t, x, support = -1.0, jnp.asarray(X), jnp.arange(NUM_STATES)
     estimator = relbo.VRS(num_samples, t, num_proposals=num_proposals)

@@ -16,7 +16,7 @@ CASES = {
     "raw": (relbo.VRSRaw(2, relbo.Fixed(0.0), num_proposals=3), 3),
     "exhausted": (relbo.VRS(2, relbo.Fixed(2.0), max_rounds=3, throw=False), 12),
 }
-FAST = {("late", "rows"), ("budget", "together")}
+FAST = {("budget", "rows")}
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ def vrs_all_gradient(estimator, t, size):
     return expected_gradient(estimator, PAIR, X, SUPPORT, LOG_Q, size, all_extra(t), state, index=index, prob=prob)
 
 
+@pytest.mark.slow
 def test_vrs_all_bias_vanishes_with_the_number_of_proposals():
     t = 0.5
     bound = gradient(exact.r_elbo, PAIR, X, SUPPORT, t)

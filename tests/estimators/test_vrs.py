@@ -57,6 +57,7 @@ def test_expected_gradient_is_exact(settings, num_samples):
         assert np.abs(want.model.table[i]).max() > 1e-3  # a relative test of nothing would pass
 
 
+@pytest.mark.slow
 def test_expected_gradient_of_a_network():
     # parameters shared by all z, layers as a pytree
     pair = relbo.sbn(jax.random.key(0), (2, 1), jnp.asarray([0.3, 0.6]))
@@ -152,7 +153,7 @@ WITHOUT_REJECTION = {
     [
         ("T = +inf", jnp.float32, "rows"),
         pytest.param("T = +inf", jnp.float64, "rows", marks=SLOW),
-        ("all of a budget", jnp.float64, "together"),
+        pytest.param("all of a budget", jnp.float64, "together", marks=SLOW),
         *(
             pytest.param(n, d, "rows", marks=SLOW)
             for n in list(WITHOUT_REJECTION)[1:]
@@ -314,9 +315,8 @@ class UpToTwo(relbo.AbstractProposal):
     ("kind", "wrap"),
     [
         ("infinite", lambda p: p),
-        ("NaN", Together),
         *(pytest.param(k, lambda p: p, marks=SLOW) for k in ("NaN", "impossible")),
-        *(pytest.param(k, Together, marks=SLOW) for k in ("infinite", "impossible")),
+        *(pytest.param(k, Together, marks=SLOW) for k in ("infinite", "NaN", "impossible")),
     ],
 )
 def test_a_derivative_that_is_no_number_does_not_count_where_it_was_rejected(kind, wrap):
@@ -343,6 +343,7 @@ def test_a_derivative_that_is_no_number_does_not_count_where_it_was_rejected(kin
     assert_trees_close(grads, run(tame)[2], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_derivative_that_is_no_number_shows_where_it_was_accepted(key):
     # nothing is hidden: with T = +inf the singular draw is in use
     pair = relbo.Pair(Singular(jnp.asarray(1.0), "infinite"), UpToTwo(jnp.asarray([5.0, 0.0, 0.0])))

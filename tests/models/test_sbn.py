@@ -120,6 +120,7 @@ def test_one_observable_and_one_unit():
     np.testing.assert_allclose(np.exp(log_p).sum(), 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_data_mean_is_not_trained():
     pair, _ = small()
     batch = relbo.Batch(jnp.asarray([[1.0, 0.0], [0.0, 1.0]]), jnp.arange(2))

@@ -144,6 +144,7 @@ def test_along_the_path_of_an_autoguide_it_is_the_elbo_of_numpyro(kind):
     assert_mean(differences, jax.tree.map(lambda d: jnp.zeros(d.shape[1:]), differences))
 
 
+@pytest.mark.slow
 def test_without_rejection_it_is_the_elbo_of_numpyro():
     num_samples = 3
     ours = estimates(

@@ -153,6 +153,7 @@ def test_refusals():
         resample(*call, rate=0.5, kwargs={"subsample_size": 2})
 
 
+@pytest.mark.slow
 def test_exhausted_rows_are_flagged_or_raised():
     call = (jax.random.key(0), programs.model, programs.guide, programs.PARAMS, programs.X)
     result = resample(*call, threshold=-12.0, num_samples=10, max_rounds=2, throw=False)

@@ -29,6 +29,7 @@ def load(name):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("bars_sbn", "minibatch_mixture")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic_regression", *SLOW])
 def test_short_form(name, tmp_path):
     load(name).main(short=True, out=tmp_path)
