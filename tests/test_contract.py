@@ -149,6 +149,7 @@ def test_vmap_over_keys_is_one_key_at_a_time(name):
         np.testing.assert_allclose(many[2].bound[i], info.bound, rtol=1e-10)
 
 
+@pytest.mark.slow
 @mostly_slow("vrs")
 def test_grad_through_user_code_around_it(name):
     # what an outer framework does: a scalar whose derivative is our gradient, with estimate inside the traced function

@@ -15,15 +15,13 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
+SLOW = {"numpyro.md", "estimators.md"}
 WITH_CODE = [page for page in PAGES if blocks(page) and page.name not in RUN_ELSEWHERE]
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page.name == "numpyro.md" else [], id=page.name)
-        for page in WITH_CODE
-    ],
+    [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else [], id=page.name) for page in WITH_CODE],
 )
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

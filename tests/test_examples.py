@@ -23,6 +23,7 @@ def load(name):
     return module
 
 
+@pytest.mark.slow
 def test_categorical_mixture():
     found = load("categorical_mixture").main(epochs=20, num_rows=1_000)
     for rate in (0.5, 0.2, 0.05):

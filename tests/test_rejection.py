@@ -354,6 +354,7 @@ def test_an_infinite_threshold_accepts_all_in_one_round(whole):
     np.testing.assert_array_equal(accepted.z[:, :5], proposals(view_of(pair, x), key, 5).z)
 
 
+@pytest.mark.slow
 def test_cost_is_counted_and_bounded():
     t = threshold_at_rate(PAIR, X, SUPPORT, 0.05, relbo.Soft())
     run = jax.jit(lambda k: sample(k, PAIR, jnp.full(100, X), jnp.full(100, t)))

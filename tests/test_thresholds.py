@@ -187,6 +187,7 @@ def test_quantile_that_is_infinite_takes_the_largest_finite_value():
     np.testing.assert_array_equal(relbo.Quantile(0.9).solve(log_w, SOFT), [7.0])
 
 
+@pytest.mark.slow
 def test_thresholds_follow_through_infinite_thresholds_and_impossible_proposals():
     n = 3
     log_w = jnp.asarray([[-jnp.inf, -jnp.inf], [-jnp.inf, 0.0], [1.0, 0.0]])
@@ -329,6 +330,7 @@ def test_schedule_of_a_fixed_threshold():
     np.testing.assert_allclose(t, [4.0, 3.0, 2.0, 1.0, 0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_schedule_of_a_quantile():
     # draws 1..10 for every refresh: the rank is the schedule's
     threshold = relbo.Quantile(optax.linear_schedule(0.9, 0.5, 4), 10, 1, warmup=0)

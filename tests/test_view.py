@@ -135,6 +135,7 @@ def test_draws_are_constants_of_differentiation():
 KEY = jax.random.key(4)
 
 
+@pytest.mark.slow
 def test_impossible_draws_have_log_weight_minus_infinity():
     pair = relbo.Pair(Impossible(jnp.full((1, 2), -jnp.inf)), TableProposal(jnp.zeros((1, 2))))
     np.testing.assert_array_equal(view_of(pair, jnp.zeros(2, int)).log_weights(KEY, 3), -np.inf)
@@ -231,6 +232,7 @@ def test_noise_makes_the_draws():
         np.testing.assert_array_equal(z, view.draw(KEY, 3))
 
 
+@pytest.mark.slow
 def test_what_is_frozen_has_no_gradient():
     by_row, together = views(GAUSSIAN)
     z = by_row.draw(KEY, 2)

@@ -77,6 +77,7 @@ def test_a_sweep_is_the_loop_over_its_settings(name):
     assert alone.count == 1, "other numbers do not compile again"
 
 
+@pytest.mark.slow
 def test_numbers_and_arrays_mean_the_same():
     # as whoever writes VRS(2, 0.5) has it
     make, values = SWEEPS["T and sharpness"]
@@ -110,6 +111,7 @@ def test_the_trade_off_curve_is_the_exact_one():
     np.testing.assert_allclose(z[5], 1.0)
 
 
+@pytest.mark.slow
 def test_the_rate_of_each_place_is_the_one_asked_for():
     # T rests on 100 draws of 300 rows each; the mean rate is biased by their noise, a little
     _, _, t, _ = swept("rate")

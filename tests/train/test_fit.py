@@ -44,7 +44,7 @@ def same(a, b):
     "estimator",
     [
         pytest.param(VRS, marks=pytest.mark.slow, id="quantile"),
-        pytest.param(relbo.VRS(2, relbo.Rate(0.5, 10)), id="rate"),
+        pytest.param(relbo.VRS(2, relbo.Rate(0.5, 10)), marks=pytest.mark.slow, id="rate"),
     ],
 )
 def test_resumed_run_is_the_uninterrupted_run(tmp_path, data, pair, estimator):

@@ -123,6 +123,7 @@ def test_a_changed_file_is_refused_by_train_and_named_by_the_others(train, relbo
     assert code == 2 and "does not fit: 3 arrays differ" in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_file_may_move(train, relbo, place):
     assert train("run", "--epochs", 1)[0] == 0
     (place / "mixture.py").rename(place / "moved.py")

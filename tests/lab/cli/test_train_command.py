@@ -155,7 +155,7 @@ def arrays(out):
 
 def test_killed_and_interrupted_runs_go_on(tmp_path):
     """SIGKILL, then Ctrl-C, then to the end: the parameters of the run that nothing happened to, bit for bit."""
-    words = ["--estimator", "rloo", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]
+    words = ["--estimator", "vrs", "--rate", "0.5", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     process = start(whole, *words)
     killed = start(parts, *words)

@@ -27,6 +27,7 @@ def test_the_picture_shows_something(results):
     assert 0.005 < last["acceptance_rate"] < 0.1
 
 
+@pytest.mark.slow
 def test_plot(results, tmp_path):
     path = tradeoff.plot(results, tmp_path / "tradeoff.png")
     assert path.read_bytes().startswith(b"\x89PNG")
