@@ -12,6 +12,7 @@ import pytest
 import relbo
 from relbo import bounds, exact
 from relbo.evaluate import log_weights_of, num_draws
+from relbo.models.toy import TableModel, TableProposal
 from relbo.streams import row_keys
 
 module = importlib.import_module("relbo.evaluate")  # `relbo.evaluate` is the function
@@ -175,3 +176,26 @@ def test_bad_settings(pair, bounds, change, message):
 def test_no_data(pair):
     with pytest.raises(ValueError, match="at least one datapoint"):
         relbo.evaluate(pair, X[:0], key=jax.random.key(0))
+
+
+def test_one_compilation_for_all_thresholds():
+    traces = []
+
+    class Counting(TableModel):
+        def log_joint(self, x, z):
+            traces.append(1)
+            return super().log_joint(x, z)
+
+    pair = relbo.Pair(Counting(jnp.zeros((2, 3))), TableProposal(jnp.zeros((2, 3))))
+    means = set()
+    for t in (0.0, 1, 2.5):
+        means.add(
+            relbo.evaluate(pair, jnp.arange(2), "rs:2", key=jax.random.key(0), repeats=1, threshold=t)["rs:2"].mean
+        )
+        first = len(traces) if t == 0.0 else first
+    assert len(traces) == first and len(means) == 3
+
+
+def test_bounds_of_one_name_are_refused(pair):
+    with pytest.raises(ValueError, match=r"bounds must be of different names.*got \['rs:2', 'rs:2'\]"):
+        relbo.evaluate(pair, X, [relbo.RS(2, 0.0), relbo.RS(2, 1.0)], key=jax.random.key(0))

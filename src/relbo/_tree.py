@@ -22,6 +22,11 @@ def tree_scale(tree: Tree, factor: int | float | Float[Array, ""]) -> Tree:
     return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
 
 
+def numbers_as_arrays(tree: Tree) -> Tree:
+    """Settings as arguments of a compiled function: one compilation serves all their values."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float) if isinstance(leaf, int | float) else leaf, tree)
+
+
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether all numbers of a tree are finite."""
     # one sum per leaf: NaN and inf survive it

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
 from relbo._check import is_int, require
+from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
 from relbo.rejection import draw_accepted
@@ -181,6 +182,8 @@ def evaluate(
     usual = as_threshold(threshold, rate, default=Quantile(0.9, FRESH_DRAWS), num_draws=FRESH_DRAWS)
     wanted = [bounds] if isinstance(bounds, str | AbstractBound) else list(bounds)
     named = [bound_functions.parse(bound) for bound in wanted]
+    names = [str(bound) for bound in named]
+    require(len(set(names)) == len(names), "evaluate: bounds", "of different names; evaluate others apart", names)
     leaves = jax.tree.leaves(x)
     require(len(leaves) > 0 and np.shape(leaves[0])[:1] not in ((), (0,)), "evaluate: x", "at least one datapoint", x)
     report = on_progress or (lambda done: None)
@@ -194,8 +197,7 @@ def evaluate(
         return np.concatenate(parts)
 
     def resampled(bound: RS, key: PRNGKeyArray) -> np.ndarray:
-        rule = usual if bound.threshold is None else bound.threshold
-        accept = bound.acceptance or acceptance or Soft()
+        rule, accept = numbers_as_arrays((bound.threshold or usual, bound.acceptance or acceptance or Soft()))
         parts = []
         for keys, rows, keep in _blocks(key, x, RS_ROWS):
             rs, z = _resampled(pair, keys, rows, bound.num_samples, rule, accept, max_rounds)

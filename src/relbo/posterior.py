@@ -20,6 +20,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from relbo import bounds
 from relbo._check import is_int, require
+from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.evaluate import as_input
 from relbo.pareto import khat
@@ -79,8 +80,9 @@ class Posterior:
         def mean(figure: np.ndarray) -> float:
             return float(np.mean(figure[kept])) if kept.any() else float("nan")
 
-        def largest(figure: np.ndarray) -> float:
-            return float(np.max(figure[kept], initial=-np.inf)) if kept.any() else float("nan")
+        def largest(figure: np.ndarray) -> str:
+            known = figure[kept & ~np.isnan(figure)]
+            return f"{np.max(known):.2f}" if known.size else "unknown"
 
         return "\n".join(
             [
@@ -90,7 +92,7 @@ class Posterior:
                 f"log evidence            {np.sum(self.log_evidence[kept]):.3f} +- {error:.3f} (biased downwards)",
                 f"KL(r || posterior)      {mean(self.kl):.4f} nats (biased downwards)",
                 f"effective sample size   {mean(self.ess):.0f}, before {mean(self.ess_before):.0f}",
-                f"largest Pareto k-hat    {largest(self.pareto_k):.2f}, before {largest(self.pareto_k_before):.2f}",
+                f"largest Pareto k-hat    {largest(self.pareto_k)}, before {largest(self.pareto_k_before)}",
             ]
         )
 
@@ -136,10 +138,10 @@ def settings_of(
     """The checked settings of `posterior` and of `relbo.numpyro.resample`."""
     require(is_int(num_samples, at_least=2), "num_samples", "an integer >= 2", num_samples)
     require(is_int(num_draws, at_least=2), "num_draws", "an integer >= 2", num_draws)
-    rule = as_threshold(threshold, rate, num_draws=num_draws)
-    # numbers as arrays: one compilation serves every rate
-    rule = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, rule)
-    return Settings(rule, Soft() if acceptance is None else acceptance, num_samples, num_draws, max_rounds, throw)
+    rule, accept = numbers_as_arrays(
+        (as_threshold(threshold, rate, num_draws=num_draws), Soft() if acceptance is None else acceptance)
+    )
+    return Settings(rule, accept, num_samples, num_draws, max_rounds, throw)
 
 
 def draw_rows(key: PRNGKeyArray, pair: AnyPair, x: PyTree, settings: Settings) -> dict[str, Any]:

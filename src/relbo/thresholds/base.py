@@ -42,7 +42,7 @@ class AbstractThreshold(eqx.Module, Generic[State]):
 
     @abc.abstractmethod
     def init(self, num_data: int) -> State:
-        """State for a dataset of `num_data` rows."""
+        """State for a dataset of `num_data` rows; if there are fresh draws, with the steps taken as `step`."""
 
     @abc.abstractmethod
     def read(self, state: State, index: Int[Array, " b"]) -> Reading:
