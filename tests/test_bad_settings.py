@@ -48,13 +48,13 @@ CONSTRUCTION = {
     "Fixed warmup": (lambda: relbo.Fixed(0.5, warmup=-1), "Fixed: warmup must be an integer >= 0", "-1"),
     "schedule without step": (
         lambda: relbo.Rate(lambda step: 0.5).solve(jnp.zeros((1, 3)), relbo.Soft()),
-        "Rate: rate is a schedule: pass the step",
-        "none",
+        "Rate: rate must be a number outside training",
+        "a schedule",
     ),
     "schedule of T without step": (
         lambda: relbo.Fixed(lambda step: 0.5).solve(jnp.zeros((1, 3)), relbo.Soft()),
-        "Fixed: T is a schedule",
-        "none",
+        "Fixed: T must be a number outside training",
+        "a schedule",
     ),
     **{
         f"Gains {name}": (

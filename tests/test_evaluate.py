@@ -174,7 +174,7 @@ def test_bad_settings(pair, bounds, change, message):
 
 
 def test_no_data(pair):
-    with pytest.raises(ValueError, match="at least one datapoint"):
+    with pytest.raises(ValueError, match="the same number of datapoints, at least one"):
         relbo.evaluate(pair, X[:0], key=jax.random.key(0))
 
 

@@ -11,7 +11,7 @@ from helpers import FALSE_FAILURE_RATE, Impossible, assert_frequencies, table_pa
 
 import relbo
 from relbo import exact, rejection
-from relbo.models.toy import TableProposal
+from relbo.models.toy import TableModel, TableProposal
 from relbo.streams import grid, log_uniform, split_streams, stream_keys, stream_words
 from relbo.types import Weights
 from relbo.view import Proposals, view_of
@@ -536,3 +536,22 @@ def test_bad_settings(change, message):
     with pytest.raises(ValueError) as error:
         sample(jax.random.key(0), PAIR, jnp.zeros(2, int), jnp.zeros(2), **{"size": 2, "budget": 4, **change})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_accepts_at_the_right_rate(dtype):
+    # log w = log 4, T = 3: a = 0.988 up to the rounding of log a; binomial, 6 standard deviations: false failure 2e-9
+    pair = relbo.Pair(TableModel(jnp.zeros((1, 4), dtype), normalise=False), TableProposal(jnp.zeros((1, 4), dtype)))
+    accepted = rejection.draw_accepted(
+        relbo.view_of(pair, jnp.zeros(200, int)),
+        split_streams(jax.random.key(0)),
+        jnp.full(200, 3.0),
+        relbo.Soft(),
+        num_samples=50,
+        max_rounds=20,
+        throw=False,
+    )
+    rate = 4 / (4 + np.exp(-3))
+    total = int(jnp.sum(accepted.num_proposals))
+    assert not accepted.exhausted.any()
+    assert abs(200 * 50 / total - rate) < 6 * np.sqrt(rate * (1 - rate) / total) + 2e-3

@@ -16,7 +16,7 @@ from relbo import exact, thresholds
 from relbo.estimators.vrs import VRSState
 from relbo.models.toy import TableProposal
 from relbo.streams import Streams
-from relbo.thresholds import look_up
+from relbo.thresholds import as_threshold, look_up
 from relbo.thresholds.rate import HIGHEST_RATE
 from relbo.view import view_of
 
@@ -373,7 +373,7 @@ def test_schedule_of_a_rate_that_starts_without_rejection():
 def test_a_schedule_without_a_step_is_refused(threshold, name):
     with pytest.raises(ValueError) as error:
         threshold.solve(jnp.zeros((2, 5)), SOFT)
-    assert str(error.value) == f"{name} is a schedule: pass the step at which it is meant, step=..., got none."
+    assert str(error.value) == f"{name} must be a number outside training, got a schedule; give its last value instead."
 
 
 SPREAD, STILL_ROWS = 2.0, 300
@@ -580,3 +580,20 @@ def test_refused_in_one_sentence(call, message):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value).startswith(message) and "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+def test_a_warmup_is_not_dropped():
+    assert as_threshold(3.0, warmup=5) == relbo.Fixed(3.0, warmup=5)
+    with pytest.raises(ValueError, match="warmup must be a setting of the threshold itself"):
+        as_threshold(relbo.Rate(0.5), warmup=5)
+
+
+@pytest.mark.parametrize("value", [np.float32(3.0), np.asarray(3.0), jnp.asarray(3), jnp.asarray(jnp.inf)])
+def test_any_number_is_a_threshold(value):
+    assert float(as_threshold(value).value) == float(value)
+
+
+@pytest.mark.parametrize("value", [np.nan, jnp.asarray(jnp.nan), jnp.asarray(-jnp.inf)])
+def test_what_is_no_threshold(value):
+    with pytest.raises(ValueError, match="Fixed: T must be a real number or"):
+        as_threshold(value)

@@ -298,3 +298,34 @@ def test_densities_that_are_not_one_number_are_refused():
     pair = relbo.Pair(Vector(), TableProposal(jnp.zeros((1, 2))))
     with pytest.raises(ValueError, match=r"must return one number for one x and one z, got shapes \(3,\) and \(\)"):
         view_of(pair, jnp.zeros(2, int)).log_densities(jnp.zeros((2, 3), int))
+
+
+class Picky(relbo.AbstractBatchPair):
+    """Row 0 always draws 1 and has p = theta z; row 1 draws 0 and has p = theta (z + 1), and is accepted less."""
+
+    theta: jax.Array
+    num_features, has_path = 1, False
+
+    def draw(self, key, x, positions):
+        return jnp.broadcast_to(1.0 - x[:, None], (x.shape[0], positions.size))
+
+    def log_densities(self, x, z):
+        log_p = jnp.log(self.theta * (z + x[:, None])) - 3.0 * x[:, None]
+        return log_p, jnp.zeros_like(log_p)
+
+    def features(self, x):
+        raise NotImplementedError
+
+    noise = transform = features
+
+
+def test_a_row_that_is_done_is_not_scored_at_the_z_of_another():
+    # z = 0 is impossible in row 0, whose derivative there is infinite
+    pair = Picky(jnp.asarray(1.0))
+    estimator = relbo.VRS(2, 1.0)
+    batch = relbo.Batch(jnp.asarray([0.0, 1.0]), jnp.arange(2))
+    step = eqx.filter_jit(estimator.estimate)
+    for key in jax.random.split(jax.random.key(0), 3):
+        grads, _, info = step(key, pair, estimator.init(key, pair, 2), batch)
+        assert info.num_proposals[1] > 2
+        np.testing.assert_allclose(grads.theta, 1.0)

@@ -47,6 +47,14 @@ def root_key(seed: int) -> PRNGKeyArray:
     return jax.random.key(seed)
 
 
+def num_datapoints(x: PyTree, what: str) -> int:
+    """The common first axis of all leaves of x, which must not be empty."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+    ok = len(sizes) == 1 and sizes != {()} and sizes != {(0,)}
+    require(ok, what, "arrays with the same number of datapoints, at least one, first", sorted(sizes))
+    return next(iter(sizes))[0]
+
+
 def batch_size(x: PyTree, index: Array) -> int:
     """The common first axis of a batch, or a `ValueError` that shows what disagrees."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x)]

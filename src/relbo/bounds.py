@@ -99,6 +99,8 @@ class RS(AbstractBound):
         rate: Any = None,
     ) -> None:
         require(is_int(num_samples, at_least=1), "RS: num_samples", "an integer >= 1", num_samples)
+        is_acceptance = acceptance is None or isinstance(acceptance, AbstractAcceptance)
+        require(is_acceptance, "RS: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
         self.num_samples = num_samples
         self.threshold = None if threshold is None and rate is None else as_threshold(threshold, rate)
         self.acceptance = acceptance

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
-from relbo._check import is_int, require
+from relbo._check import is_int, num_datapoints, require
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
@@ -184,8 +184,7 @@ def evaluate(
     named = [bound_functions.parse(bound) for bound in wanted]
     names = [str(bound) for bound in named]
     require(len(set(names)) == len(names), "evaluate: bounds", "of different names; evaluate others apart", names)
-    leaves = jax.tree.leaves(x)
-    require(len(leaves) > 0 and np.shape(leaves[0])[:1] not in ((), (0,)), "evaluate: x", "at least one datapoint", x)
+    num_datapoints(x, "evaluate: x")
     report = on_progress or (lambda done: None)
 
     def importance(k: int, key: PRNGKeyArray, chunk: int) -> np.ndarray:

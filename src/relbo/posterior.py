@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from relbo import bounds
-from relbo._check import is_int, require
+from relbo._check import is_int, num_datapoints, require
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.evaluate import as_input
@@ -234,10 +234,7 @@ def posterior(
         >>> print(draws.summary())
     """
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
-    ok = len(sizes) == 1 and sizes != {()} and sizes != {(0,)}
-    require(ok, "posterior: x", "arrays with the same number of datapoints, at least one, first", sorted(sizes))
-    (total,) = next(iter(sizes))
+    total = num_datapoints(x, "posterior: x")
     size = view_of(pair, x).rows_at_once(LANES // num_samples)
     parts = []
     for start in range(0, total, size):

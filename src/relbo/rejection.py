@@ -93,11 +93,13 @@ def sample(
     require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
     num_rows, budget = first.log_probs.log_p.shape
     require(budget >= num_samples, "num_proposals", f"at least num_samples = {num_samples}", budget)
-    cap = max(max_rounds * num_samples, budget)
+    cap = min(max(max_rounds * num_samples, budget), 2**31 - 1)
 
     def is_accepted(row: Array, position: Array, log_probs: LogProbs) -> Array:
         log_a = acceptance.log_prob(log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row]))
-        return log_uniform(stream_words(streams.accept, row, position)[0], log_a.dtype) <= log_a
+        # a uniform number of half precision has too few values
+        wide = log_a.dtype if jnp.finfo(log_a.dtype).bits >= 32 else jnp.dtype(jnp.float32)
+        return log_uniform(stream_words(streams.accept, row, position)[0], wide) <= log_a.astype(wide)
 
     in_first = is_accepted(*grid(num_rows, budget), first.log_probs)
     num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)

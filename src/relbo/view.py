@@ -252,9 +252,11 @@ class BatchView(AbstractView):
         """Blocks of columns, each row's own draws moved to the front."""
         counts = jnp.sum(todo, axis=1, dtype=jnp.int32)
         most = jnp.max(counts)
-        order = jnp.argsort(~todo, axis=1, stable=True).astype(jnp.int32)
-        # a row without draws of its own gets those of one that has some: 0 times an infinite derivative is NaN
-        row = jnp.where(counts > 0, jnp.arange(self.num_rows), jnp.argmax(counts))[:, None]
+        # 0 times an infinite derivative is NaN: a row with nothing to do repeats a draw of its own that has a weight,
+        # and one that has none takes those of another row
+        weighed = (weights.model != 0) | (weights.proposal != 0)
+        order = jnp.argsort(jnp.where(todo, 0, jnp.where(weighed, 1, 2)), axis=1, stable=True).astype(jnp.int32)
+        row = jnp.where(jnp.any(weighed, axis=1), jnp.arange(self.num_rows), jnp.argmax(counts))[:, None]
 
         def block(carry: tuple[Array, Any]) -> tuple[Array, Any]:
             done, total = carry

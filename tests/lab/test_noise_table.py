@@ -77,4 +77,5 @@ def test_all_that_a_binary_network_can_serve(tiny_runs):
     from relbo.lab.runs import open_run
 
     names = noise_table.usable(open_run(tiny_runs / "rloo").pair)
-    assert len(names) == 18 and not {"pathwise", "dreg"} & set(names)
+    assert len(names) == 21 and {"vrs-budget", "vrs-raw-budget", "vrs-wake-budget"} <= set(names)
+    assert not {"pathwise", "dreg"} & set(names)

@@ -68,7 +68,7 @@ def test_thresholds_survive_run_update_and_a_restored_state():
 
 @pytest.mark.slow
 def test_the_quantile_is_plain_until_its_first_refresh():
-    svi = make_svi(ResampledELBO(0.5, num_samples=2, num_draws=20, every=2))
+    svi = make_svi(ResampledELBO(2, threshold="quantile:0.5", num_draws=20, every=2))
     state = svi.init(jax.random.key(0), programs.X)
     update = programs.quick(lambda state: svi.update(state, programs.X)[0])
     state = update(update(state))
@@ -190,3 +190,15 @@ def test_every_estimator_serves_or_says_what_it_needs(name):
         plain = make_svi(EstimatorELBO(estimator()), numpyro.infer.SVI)
         with pytest.raises(ValueError, match="NVIL remembers things between steps"):
             plain.run(jax.random.key(0), 2, programs.X, progress_bar=False)
+
+
+def test_plain_svi_neither_waits_for_a_warmup_nor_reads_a_schedule():
+    loss = ResampledELBO(2, threshold="fixed:5", warmup=3)
+    svi = make_svi(loss, numpyro.infer.SVI)
+    state = svi.init(jax.random.key(0), programs.X)
+    info = loss.info(jax.random.key(1), svi.get_params(state), programs.model, programs.guide, programs.X)
+    np.testing.assert_array_equal(info.extra.threshold, 5.0)
+    scheduled = make_svi(ResampledELBO(2, rate=lambda step: 0.5), numpyro.infer.SVI)
+    state = scheduled.init(jax.random.key(0), programs.X)
+    with pytest.raises(ValueError, match="a threshold with a schedule needs steps that are counted"):
+        scheduled.update(state, programs.X)

@@ -54,7 +54,7 @@ class Anew(AbstractThreshold[FixedState]):
 
 def warn_of_forgetting(estimator: AbstractEstimator) -> None:
     """Logs, where thresholds cannot be kept, what that costs and what to do."""
-    if _has_threshold(estimator) and not isinstance(estimator.threshold, Fixed):
+    if _has_threshold(estimator) and not (isinstance(estimator.threshold, Fixed) and estimator.threshold.warmup == 0):
         LOGGER.warning(
             "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
             "extra draws, and a warm-up cannot be counted. Use relbo.numpyro.SVI, which takes the same arguments and "
@@ -71,8 +71,14 @@ def without_memory(
 ) -> tuple[AbstractEstimator, Any]:
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
     if _has_threshold(estimator):
-        if not isinstance(estimator.threshold, Fixed):
-            estimator = dataclasses.replace(estimator, threshold=Anew(estimator.threshold))
+        threshold = estimator.threshold
+        if any(callable(getattr(threshold, field.name)) for field in dataclasses.fields(threshold)):
+            raise ValueError(
+                "a threshold with a schedule needs steps that are counted, for which numpyro.infer.SVI has no place. "
+                "Use relbo.numpyro.SVI, which takes the same arguments."
+            )
+        kept = dataclasses.replace(threshold, warmup=0) if isinstance(threshold, Fixed) else Anew(threshold)
+        estimator = dataclasses.replace(estimator, threshold=kept)
         return estimator, estimator.init(key, pair, num_data)
     state = estimator.init(key, pair, num_data)
     if not isinstance(state, EmptyState):

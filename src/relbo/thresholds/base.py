@@ -91,7 +91,7 @@ def setting_at(setting: Number | Schedule, step: Int[Array, ""] | None, what: st
     """The value of a number, or of a schedule at a step."""
     if callable(setting):
         if step is None:
-            raise ValueError(f"{what} is a schedule: pass the step at which it is meant, step=..., got none.")
+            raise ValueError(f"{what} must be a number outside training, got a schedule; give its last value instead.")
         with jax.numpy_dtype_promotion("standard"):  # Optax mixes floats with integer steps
             return jnp.asarray(setting(step), jnp.result_type(float))
     return jnp.asarray(setting, jnp.result_type(float))

@@ -1,8 +1,9 @@
 """`Fixed`: the same T for every datapoint."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -31,8 +32,7 @@ class Fixed(AbstractThreshold[FixedState]):
     warmup: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
-        is_infinite = isinstance(self.value, float) and self.value == float("inf")
-        ok = callable(self.value) or is_infinite or is_number(self.value)
+        ok = callable(self.value) or is_number(self.value) or _is_infinite(self.value)
         require(ok, "Fixed: T", "a real number or +inf, or a schedule", self.value)
         require(is_int(self.warmup, at_least=0), "Fixed: warmup", "an integer >= 0", self.warmup)
 
@@ -70,3 +70,7 @@ class Fixed(AbstractThreshold[FixedState]):
     ) -> Float[Array, " b"]:
         """The value for each row."""
         return jnp.full(log_w.shape[0], setting_at(self.value, step, "Fixed: T").astype(log_w.dtype))
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float | jax.Array) and bool(jnp.all(jnp.asarray(value) > -jnp.inf))

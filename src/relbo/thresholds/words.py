@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from relbo._check import require
 from relbo.thresholds.base import AbstractThreshold
@@ -39,7 +41,7 @@ def parse(text: str, **settings: Any) -> AbstractThreshold:
 
 
 def as_threshold(
-    threshold: AbstractThreshold | Number | str | None,
+    threshold: AbstractThreshold | Number | np.number | np.ndarray | jax.Array | str | None,
     rate: Any = None,
     *,
     default: AbstractThreshold | None = None,
@@ -64,10 +66,14 @@ def as_threshold(
     if isinstance(threshold, str):
         return parse(threshold, **settings)
     if isinstance(threshold, AbstractThreshold):
+        warmup = settings.get("warmup")
+        require(warmup is None, "warmup", f"a setting of the threshold itself beside {threshold!r}", warmup)
         return threshold
-    is_number = isinstance(threshold, int | float | jax.Array) and not isinstance(threshold, bool)
-    require(is_number, "threshold", SAID, threshold)
-    return Fixed(threshold)
+    is_number = isinstance(threshold, int | float | np.number | np.ndarray | jax.Array)
+    require(is_number and not isinstance(threshold, bool), "threshold", SAID, threshold)
+    if isinstance(threshold, np.number | np.ndarray | jax.Array):
+        threshold = jnp.asarray(threshold, jnp.result_type(float))
+    return Fixed(threshold, **_said(("warmup",), settings))
 
 
 def _said(known: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:

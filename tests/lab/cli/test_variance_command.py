@@ -26,6 +26,7 @@ def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
     assert found["point"] == {
         "data": str(tiny_runs / "tiny.npz"),
         "layers": [3],
+        "model": None,
         "run": None,
         "parameters": "fresh",
         "step": 0,
