@@ -76,6 +76,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["T", *(pytest.param(name, marks=SLOW) for name in list(SETTINGS)[1:])])
 def test_numbers_are_traced(name):
     # other numbers are another input of the same program, and they matter

@@ -25,10 +25,12 @@ NUM_DATA, ROWS = 7, jnp.asarray([5, 0, 6])
 SLOW = pytest.mark.slow
 
 every_estimator = pytest.mark.parametrize("name", REGISTRY)
+RELATIVES = {"vrs-wake", "vrs-raw", "reinforce", "rebar"}
+"""Estimators that share all but their weights with one of the others."""
 
 
 def mostly_slow(fast):
-    """What follows from any estimator being a pure function: one of them between two nights is enough."""
+    """What follows from any estimator being a pure function: one of them is enough for the fast suite."""
     return pytest.mark.parametrize(
         "name", [name if name == fast else pytest.param(name, marks=SLOW) for name in REGISTRY]
     )
@@ -82,7 +84,7 @@ def saturated(pair, logit):
     return relbo.Pair(model, eqx.tree_at(lambda q: q.upward, pair.proposal, up))
 
 
-@every_estimator
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW if n in RELATIVES else []) for n in REGISTRY])
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.float64, marks=SLOW)], ids=["float32", "float64"])
 def test_one_compilation_kept_types_vmap_and_saturated_logits(name, dtype):
     _, pair, batch, state = case(name, dtype)

@@ -190,6 +190,7 @@ def mixed():
     return draws, x, ticks
 
 
+@pytest.mark.slow
 def test_dictionaries_in_blocks_of_rows(mixed):
     # what remains to be told by rejection is the label: r(1) / r(0) = a(1) w(1) / a(0) w(0) in closed form
     draws, x, ticks = mixed

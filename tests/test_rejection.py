@@ -177,7 +177,7 @@ def stops_at(accepted, rate):
     with_marks(
         [(0.9, "s=1", False), (0.5, "s=1", False), (0.1, "s=1", False), (0.001, "s=1", False)]
         + [(0.5, "s=1", True), (0.1, "hard", False)],
-        fast=[(0.9, "s=1", False), (0.5, "s=1", False), (0.1, "s=1", False), (0.5, "s=1", True)],
+        fast=[(0.5, "s=1", False), (0.5, "s=1", True)],
     ),
 )
 def test_the_law_of_what_a_budget_yields(rate, name, whole):
@@ -304,7 +304,7 @@ def capped(max_rounds, budget, *, whole=False):
     ("max_rounds", "budget", "whole"),
     with_marks(
         [(n, budget, False) for n in (1, 3, 7, 50) for budget in (2, 8)] + [(7, 2, True)],
-        fast=[(1, 8, False), (7, 2, False)],
+        fast=[(1, 8, False)],
     ),
 )
 def test_the_cap_is_exact(max_rounds, budget, whole):
@@ -425,7 +425,7 @@ class Steep(relbo.AbstractModel):
 
 
 @pytest.mark.parametrize(
-    ("steep", "budget"), with_marks([(False, 2), (False, 4), (True, 2), (True, 4)], fast=[(False, 4), (True, 2)])
+    ("steep", "budget"), with_marks([(False, 2), (False, 4), (True, 2), (True, 4)], fast=[(True, 2)])
 )
 def test_pull_back_is_the_gradient_of_the_weighted_log_densities(steep, budget):
     # also beside rejected proposals whose derivative is infinite: they have no weight, and 0 * inf is NaN

@@ -105,6 +105,7 @@ def test_info_bound_is_unbiased(settings):
         np.testing.assert_allclose(mean, want, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_step_is_unbiased_as_a_whole():
     """Sampler, weights and counts together: gradient, bound and acceptance of 20,000 rows with a budget.
 

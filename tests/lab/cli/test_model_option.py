@@ -91,6 +91,7 @@ def test_from_the_first_step_to_the_report(relbo, train, place, tiny_runs, monke
     assert bool(eqx.tree_equal(loaded.pair, open_run(place / "run").pair)) and loaded.estimator == library.RLOO(2)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation(relbo, place, capsys):
     (place / "mixture.py").write_text(EXAMPLE)
     words = ("--estimator", "vrs", "--rate", 0.5, "--epochs", 1, "--out", "runs/mixture", "--quiet")

@@ -7,6 +7,8 @@ from scipy.stats import poisson as scipy_poisson
 
 from relbo.lab.paper import poisson
 
+pytestmark = pytest.mark.slow  # they share one experiment; that of figure 1 stands for both in the fast suite
+
 
 @pytest.fixture(scope="module")
 def results():
