@@ -138,6 +138,9 @@ def rejection_of(t, num_used, num_proposals):
         num_used=num_used,
         num_proposals=num_proposals,
         exhausted=jnp.zeros(num_rows, bool),
+        t=jnp.full(num_rows, t),
+        num_tried=num_proposals,
+        position=None,
         num_evaluated=jnp.zeros((), jnp.int32),
     )
     return Rejection(reading_of(t, num_rows), accepted)

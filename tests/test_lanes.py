@@ -14,7 +14,7 @@ CAP, WIDTHS = 60, (8, 32, 64)
 
 @functools.partial(jax.jit, static_argnums=2)
 def plan(missing, drawn, widths):
-    lanes, chosen = missing_places(missing, drawn, CAP, widths)
+    lanes, chosen = missing_places(missing, drawn, jnp.full(missing.shape, CAP, jnp.int32), widths)
     return lanes, chosen, lanes.live()
 
 
@@ -59,7 +59,7 @@ def test_missing_places(widths):
 
 def test_columns():
     missing, drawn = jnp.asarray([2, 0, 1], jnp.int32), jnp.asarray([7, 3, 7], jnp.int32)
-    lanes, positions = columns(missing, drawn, 9, 4)
+    lanes, positions = columns(missing, drawn, jnp.full(3, 9, jnp.int32), 4)
     np.testing.assert_array_equal(positions, [7, 8, 9, 10])
     np.testing.assert_array_equal(lanes.row, np.repeat([0, 1, 2], 4))
     np.testing.assert_array_equal(lanes.position, np.tile([7, 8, 9, 10], 3))

@@ -13,7 +13,7 @@ from helpers import Impossible, assert_trees_equal, table_pair
 
 import relbo
 from relbo import exact, thresholds
-from relbo.estimators.vrs import VRSState
+from relbo.estimators.vrs import Tally, VRSState
 from relbo.models.toy import TableProposal
 from relbo.streams import Streams
 from relbo.thresholds import as_threshold, look_up
@@ -237,7 +237,7 @@ def test_t_does_not_depend_on_the_draws_of_its_own_step(name):
 
     @jax.jit
     def draw(streams):
-        draws, _ = estimator.draw(streams, view_of(pair, rows), VRSState(state), batch)
+        draws, _ = estimator.draw(streams, view_of(pair, rows), VRSState(state, Tally.zero()), batch)
         return draws.extra.reading.t, draws.z
 
     used = []
@@ -274,7 +274,7 @@ def test_vrs_hands_over_its_first_proposals_impossible_ones_included():
     rows = jnp.zeros(3, int)
     view = view_of(pair, rows)
     streams = Streams(*jax.random.split(jax.random.key(0), 3))
-    relbo.VRS(2, Spy(), num_proposals=5).draw(streams, view, VRSState(()), relbo.Batch(rows, jnp.arange(3)))
+    relbo.VRS(2, Spy(), num_proposals=5).draw(streams, view, VRSState((), Tally.zero()), relbo.Batch(rows, jnp.arange(3)))
     np.testing.assert_array_equal(seen[0], view.log_weights(streams.propose, 5))
     assert np.isneginf(seen[0]).any() and not np.isnan(seen[0]).any()
 
@@ -597,3 +597,18 @@ def test_any_number_is_a_threshold(value):
 def test_what_is_no_threshold(value):
     with pytest.raises(ValueError, match="Fixed: T must be a real number or"):
         as_threshold(value)
+
+
+@pytest.mark.parametrize(
+    "threshold",
+    [relbo.Quantile(0.5, 10, 100, warmup=0), relbo.Quantile(0.5, 10, None), relbo.Rate(0.4, 10)],
+    ids=["quantile", "online quantile", "rate"],
+)
+def test_a_row_that_ran_out_is_solved_for_at_its_next_visit(threshold):
+    *_, state = steps(threshold, [[0, 1]] * 2)[-1]
+    rows, t = jnp.asarray([0, 1]), threshold.read(state, jnp.asarray([0, 1])).t
+    state = threshold.update(state, rows, t.at[1].set(jnp.inf), jnp.zeros((2, 3)), SOFT)
+    reading = threshold.read(state, rows)
+    assert bool(reading.due[1]) and np.isfinite(reading.t[0])
+    (t, _, asked, _), (again, _, later, _) = steps(threshold, [[0, 1]] * 2, state=state)
+    assert asked and np.isfinite(t).all() and np.isfinite(again).all()

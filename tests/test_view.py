@@ -174,7 +174,7 @@ ESTIMATORS = {
     "rws": relbo.RWS(3),
     "vrs": relbo.VRS(2, 2.0),
     "vrs rate": relbo.VRS(2, relbo.Rate(0.5, 20), num_proposals=4),
-    "vrs exhausted": relbo.VRS(2, 6.0, num_proposals=3, max_rounds=3, throw=False),
+    "vrs exhausted": relbo.VRS(2, 6.0, num_proposals=3, max_rounds=3),
     "vrs raw": relbo.VRSRaw(2, 2.0, num_proposals=4),
     "pathwise": relbo.Pathwise(3),
     "dreg": relbo.DReG(3),
@@ -203,7 +203,7 @@ def test_gradients_agree(name):
     assert_trees_close(together, by_row, rtol=1e-10)
     assert_trees_close(state, other_state, rtol=1e-10) if "rate" in name else assert_trees_equal(state, other_state)
     if name == "vrs exhausted":
-        assert info.valid.any() and not info.valid.all(), "rows of both kinds"
+        assert info.extra.exhausted.any() and not info.extra.exhausted.all(), "rows of both kinds"
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["by row", "together"])

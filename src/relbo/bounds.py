@@ -197,6 +197,12 @@ def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[A
     return jnp.log(jnp.asarray(num_accepted - 1, n.dtype)) - jnp.log(n - 1)
 
 
+def log_z_stopped(num_samples: int, num_proposals: Int[Array, "*b"]) -> Float[Array, "*b"]:
+    """Digamma(S) - digamma(n), n the proposals up to the S-th acceptance: unbiased for log Z_R itself, 0 at n = S."""
+    n = jnp.asarray(jnp.maximum(num_proposals, num_samples), jnp.result_type(float))
+    return digamma(jnp.asarray(num_samples, n.dtype)) - digamma(n)
+
+
 def log_z_unbiased(
     num_accepted: Int[Array, "*b"], num_proposals: Int[Array, "*b"], num_samples: int, budget: int
 ) -> Float[Array, "*b"]:
@@ -219,9 +225,8 @@ def log_z_unbiased(
         budget: N >= S.
     """
     table = jnp.asarray(_within_budget(num_samples, budget), jnp.result_type(float))
-    n = jnp.asarray(jnp.maximum(num_proposals, num_samples), table.dtype)
     within = table[jnp.clip(num_accepted - num_samples, 0, budget - num_samples)]
-    return jnp.where(num_proposals > budget, digamma(jnp.asarray(num_samples, n.dtype)) - digamma(n), within)
+    return jnp.where(num_proposals > budget, log_z_stopped(num_samples, num_proposals), within)
 
 
 def _within_budget(num_samples: int, budget: int) -> np.ndarray:

@@ -42,7 +42,7 @@ def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
 
 
 def missing_places(
-    missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: int, widths: tuple[int, ...]
+    missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: Int[Array, " b"], widths: tuple[int, ...]
 ) -> tuple[Lanes, Int[Array, ""]]:
     """Only places that are missing.
 
@@ -53,7 +53,7 @@ def missing_places(
     Args:
         missing: how many accepted draws each row still misses.
         drawn: how many proposals it has drawn.
-        cap: how many it may draw.
+        cap: how many each may draw.
         widths: possible widths, narrowest first.
 
     Returns:
@@ -80,7 +80,9 @@ def missing_places(
     return lanes, chosen
 
 
-def columns(missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: int, width: int) -> tuple[Lanes, Int[Array, " k"]]:
+def columns(
+    missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: Int[Array, " b"], width: int
+) -> tuple[Lanes, Int[Array, " k"]]:
     """The next `width` positions of every row, for programs that run for all rows together; and these positions.
 
     Rows that miss draws have all drawn equally many.

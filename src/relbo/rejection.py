@@ -5,6 +5,11 @@ accepted among them. Only a row with fewer than S acceptances goes on, to exactl
 nothing but acceptances, so given their number K the accepted draws are iid from r(z) proportional to q(z) a(z), and
 they depend neither on the other rows nor on the schedule of the late rounds. N = S is the paper's algorithm.
 
+A row whose T is far too low would go on for ever. After its cap it *runs out*: either that is an error, or the row
+falls back to T = +inf, which accepts every possible proposal, and takes the next S of its stream. These are iid from q
+and independent of what made the row run out, so a step is unbiased for pi R-ELBO + (1 - pi) ELBO, a lower bound, with
+pi the probability of not running out (held constant). Leaving such rows out would unlearn the hardest datapoints.
+
 The first round is one evaluation of full width. Late rounds are a loop whose lanes the view of the pair plans
 (`relbo.lanes`). Nothing is moved in memory: what counts is a mask over N + S places, N for the first round and S for
 what came later.
@@ -40,9 +45,15 @@ class Accepted(NamedTuple):
     num_used: Int[Array, " b"]
     """K, how many there are: from S to N for a row that finished in the first round, S for one that went on."""
     num_proposals: Int[Array, " b"]
-    """N for a row that finished in the first round, else proposals up to its S-th acceptance (the cap if exhausted)."""
+    """N for a row that finished in the first round, else proposals up to its S-th acceptance (the cap if none came)."""
     exhausted: Bool[Array, " b"]
-    """Rows that drew all they may without S acceptances; none of their draws is used."""
+    """Rows that ran out. None of their draws is used, or those that came after T was set to +inf."""
+    t: Float[Array, " b"]
+    """T behind the draws that are used: +inf for rows that fell back."""
+    num_tried: Int[Array, " b"]
+    """`num_proposals`, without those before T was set to +inf."""
+    position: Int[Array, "b k"]
+    """Place of each draw in its row's stream."""
     num_evaluated: Int[Array, ""]
     """Proposals evaluated for the whole batch, the wasted ones included."""
 
@@ -55,6 +66,8 @@ class _Late(NamedTuple):
     accepted: Int[Array, " b"]
     """Acceptances so far, at most S, those of the first round included."""
     drawn: Int[Array, " b"]
+    fallen: Bool[Array, " b"]
+    """Rows that ran out and have T = +inf since."""
     evaluated: Int[Array, ""]
     nan_p: Bool[Array, ""]
     nan_q: Bool[Array, ""]
@@ -70,6 +83,7 @@ def sample(
     num_samples: int,
     max_rounds: int,
     throw: bool = True,
+    fall_back: bool = False,
     widths: tuple[int, ...] | None = None,
 ) -> Accepted:
     """Goes on from the first N proposals of every row until each has S accepted draws.
@@ -81,8 +95,10 @@ def sample(
         t: threshold of each row.
         acceptance: the acceptance function.
         num_samples: S <= N, accepted draws per row at the least.
-        max_rounds: a row gives up after max_rounds * S proposals (and never before N).
-        throw: raise when a row gives up; else only flag it in `exhausted`. A NaN log density always raises.
+        max_rounds: a row runs out after max_rounds * S proposals (and never before N).
+        throw: raise when a row runs out; else flag it in `exhausted`. A NaN log density always raises.
+        fall_back: a row that runs out takes S further draws at T = +inf; it may draw as many proposals for that as it
+            had before, and if so many are impossible it is left without draws.
         widths: widths of the late rounds, narrowest first; by default chosen for the batch. They change the cost, not
             the draws.
 
@@ -93,26 +109,35 @@ def sample(
     require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
     num_rows, budget = first.log_probs.log_p.shape
     require(budget >= num_samples, "num_proposals", f"at least num_samples = {num_samples}", budget)
-    cap = min(max(max_rounds * num_samples, budget), 2**31 - 1)
+    cap = min(max(max_rounds * num_samples, budget), 2**30 - 1)
+    last = 2 * cap if fall_back else cap
 
-    def is_accepted(row: Array, position: Array, log_probs: LogProbs) -> Array:
+    def is_accepted(row: Array, position: Array, log_probs: LogProbs, t: Array) -> Array:
         log_a = acceptance.log_prob(log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row]))
         # a uniform number of half precision has too few values
         wide = log_a.dtype if jnp.finfo(log_a.dtype).bits >= 32 else jnp.dtype(jnp.float32)
         return log_uniform(stream_words(streams.accept, row, position)[0], wide) <= log_a.astype(wide)
 
-    in_first = is_accepted(*grid(num_rows, budget), first.log_probs)
+    in_first = is_accepted(*grid(num_rows, budget), first.log_probs, t)
     num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)
-    next_round = view.rounds(streams.propose, num_samples, cap, widths)
+    next_round = view.rounds(streams.propose, num_samples, widths)
     slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
 
+    def limit(late: _Late) -> Int[Array, " b"]:
+        return jnp.where(late.fallen, last, cap).astype(jnp.int32)
+
     def missing(late: _Late) -> Int[Array, " b"]:
-        return jnp.where(late.drawn < cap, num_samples - late.accepted, 0)
+        return jnp.where(late.drawn < limit(late), num_samples - late.accepted, 0)
+
+    def give_up(late: _Late) -> _Late:
+        falls = (late.accepted < num_samples) & (late.drawn >= cap) & ~late.fallen & fall_back
+        return late._replace(fallen=late.fallen | falls, accepted=jnp.where(falls, 0, late.accepted))
 
     def one_round(late: _Late) -> _Late:
-        lanes, found = next_round(missing(late), late.drawn)
+        lanes, found = next_round(missing(late), late.drawn, limit(late))
         live = lanes.live()
-        accept = is_accepted(lanes.row, lanes.position, found.log_probs) & live
+        t_now = jnp.where(late.fallen, jnp.inf, t)
+        accept = is_accepted(lanes.row, lanes.position, found.log_probs, t_now) & live
         # all moves of draws are gathers: a scatter is a loop over its rows on a CPU.
         # Of the round's acceptances, row i won numbers before[i] + 1 to after[i].
         count = running_sum(accept.astype(jnp.int32))
@@ -126,14 +151,16 @@ def sample(
         def put(kept: Array, new: Array) -> Array:
             return jnp.where(is_new.reshape(is_new.shape + (1,) * (kept.ndim - 2)), new[source], kept)
 
-        return _Late(
+        after_round = _Late(
             kept=jax.tree.map(put, late.kept, (found, lanes.position)),
             accepted=accepted,
             drawn=late.drawn + lanes.served,
+            fallen=late.fallen,
             evaluated=late.evaluated + lanes.num_evaluated,
             nan_p=late.nan_p | jnp.any(jnp.isnan(found.log_probs.log_p) & live),
             nan_q=late.nan_q | jnp.any(jnp.isnan(found.log_probs.log_q) & live),
         )
+        return give_up(after_round)
 
     def unfinished(late: _Late) -> Bool[Array, ""]:
         return jnp.any(missing(late) > 0) & ~late.nan_p & ~late.nan_q
@@ -145,25 +172,31 @@ def sample(
         ),
         accepted=jnp.minimum(num_first, num_samples),
         drawn=jnp.full(num_rows, budget, jnp.int32),
+        fallen=jnp.zeros(num_rows, bool),
         evaluated=jnp.asarray(num_rows * budget, jnp.int32),
         nan_p=jnp.any(jnp.isnan(first.log_probs.log_p)),
         nan_q=jnp.any(jnp.isnan(first.log_probs.log_q)),
     )
-    late = jax.lax.while_loop(unfinished, one_round, start)
+    late = jax.lax.while_loop(unfinished, one_round, give_up(start))
     (later, position) = late.kept
-    exhausted = late.accepted < num_samples
+    without = late.accepted < num_samples
+    exhausted = without | late.fallen
     went_on = num_first < num_samples
-    in_late = (slot >= num_first[:, None]) & (slot < late.accepted[:, None])
-    used = jnp.concatenate([in_first, in_late], axis=1) & ~exhausted[:, None]
-    stopped = jnp.where(exhausted, cap, position[:, -1] + 1)
+    in_late = (slot >= jnp.where(late.fallen, 0, num_first)[:, None]) & (slot < late.accepted[:, None])
+    used = jnp.concatenate([in_first & ~late.fallen[:, None], in_late], axis=1) & ~without[:, None]
+    stopped = jnp.where(without, late.drawn, position[:, -1] + 1)
+    num_proposals = jnp.where(went_on, stopped, budget).astype(jnp.int32)
     places = jax.tree.map(lambda *v: jnp.concatenate(v, axis=1), first, later)
     result = Accepted(
         z=places.z,
         log_probs=places.log_probs,
         used=used,
         num_used=jnp.sum(used, axis=1, dtype=jnp.int32),
-        num_proposals=jnp.where(went_on, stopped, budget).astype(jnp.int32),
+        num_proposals=num_proposals,
         exhausted=exhausted,
+        t=jnp.where(late.fallen, jnp.inf, t),
+        num_tried=num_proposals - jnp.where(late.fallen, cap, 0),
+        position=jnp.concatenate([grid(num_rows, budget)[1], position], axis=1),
         num_evaluated=late.evaluated,
     )
     return _refuse_failures(result, late, num_samples, max_rounds, throw=throw)
@@ -180,7 +213,7 @@ def accepted_draws(
     max_rounds: int,
     throw: bool = True,
 ) -> Draws:
-    """Accepted draws with the way to a gradient; `extra` is the `Accepted`.
+    """Accepted draws with the way to a gradient; `extra` is the `Accepted`. Rows that run out raise or fall back.
 
     The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
     later is evaluated again, in blocks, as many as there are.
@@ -196,6 +229,7 @@ def accepted_draws(
         num_samples=num_samples,
         max_rounds=max_rounds,
         throw=throw,
+        fall_back=not throw,
     )
 
     def pull_back(weights: Weights) -> Any:
@@ -253,7 +287,7 @@ def _refuse_failures(result: Accepted, late: _Late, num_samples: int, max_rounds
         problems[
             f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "
             f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so "
-            "that more is accepted, increase max_rounds, or pass throw=False to leave such rows out of the gradient."
+            "that more is accepted, increase max_rounds, or pass throw=False to go on without the accepted draws."
         ] = jnp.any(result.exhausted)
     used = result.used
     for message, condition in problems.items():

@@ -45,8 +45,8 @@ class Proposals(NamedTuple):
     log_probs: LogProbs
 
 
-Round = Callable[[Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
-"""One late round: from the draws that each row misses, and those that it has drawn, to what is proposed next."""
+Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
+"""One late round: from the draws that each row misses, has drawn and may draw, to what is proposed next."""
 
 
 class AbstractView(eqx.Module):
@@ -64,13 +64,12 @@ class AbstractView(eqx.Module):
         """Log p and log q of k draws for each row, (b, k), differentiable in the pair and in z."""
 
     @abc.abstractmethod
-    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+    def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Late rounds of the sampler; what x alone decides is computed once.
 
         Args:
             key: the stream of proposals.
             num_samples: S, accepted draws per row.
-            cap: proposals that a row may draw.
             widths: round widths, narrowest first; by default chosen for the batch. They change no draw.
         """
 
@@ -144,7 +143,7 @@ class RowView(AbstractView):
         """Log p and log q, one x and one z at a time."""
         return self.each(lambda pair, x, one: _checked(pair.model.log_joint(x, one), pair.proposal.log_prob(one, x)), z)
 
-    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+    def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Rounds that evaluate the missing places, one of a few fixed widths at a time."""
         choices = widths_for(self.num_rows, num_samples) if widths is None else widths
         model, proposal = self.pair.model, self.pair.proposal
@@ -159,7 +158,9 @@ class RowView(AbstractView):
             found = jax.vmap(one)(keys[:width], jax.tree.map(lambda leaf: leaf[row[:width]], rows))
             return jax.tree.map(lambda v: jnp.pad(v, [(0, choices[-1] - width)] + [(0, 0)] * (v.ndim - 1)), found)
 
-        def next_round(missing: Int[Array, " b"], drawn: Int[Array, " b"]) -> tuple[Lanes, Proposals]:
+        def next_round(
+            missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: Int[Array, " b"]
+        ) -> tuple[Lanes, Proposals]:
             lanes, chosen = missing_places(missing, drawn, cap, choices)
             keys = stream_keys(key, lanes.row, lanes.position)
             branches = [lambda r, k, w=w: evaluate(w, r, k) for w in choices]
@@ -236,11 +237,13 @@ class BatchView(AbstractView):
         """Log p and log q by one run of the program."""
         return LogProbs(*self.pair.log_densities(self.x, z))
 
-    def rounds(self, key: PRNGKeyArray, num_samples: int, cap: int, widths: tuple[int, ...] | None = None) -> Round:
+    def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Rounds that evaluate whole columns: finished rows are proposed to as well."""
         width = num_samples if widths is None else widths[-1]
 
-        def next_round(missing: Int[Array, " b"], drawn: Int[Array, " b"]) -> tuple[Lanes, Proposals]:
+        def next_round(
+            missing: Int[Array, " b"], drawn: Int[Array, " b"], cap: Int[Array, " b"]
+        ) -> tuple[Lanes, Proposals]:
             lanes, positions = columns(missing, drawn, cap, width)
             z = self.pair.draw(key, self.x, positions)
             found = Proposals(z, self.log_densities(z))

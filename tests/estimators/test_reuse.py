@@ -14,7 +14,7 @@ CASES = {
     "budget": (relbo.VRS(2, relbo.Fixed(2.0), num_proposals=5), 6),
     "wake": (relbo.VRSWake(2, relbo.Fixed(0.0)), 3),
     "raw": (relbo.VRSRaw(2, relbo.Fixed(0.0), num_proposals=3), 3),
-    "exhausted": (relbo.VRS(2, relbo.Fixed(2.0), max_rounds=3, throw=False), 12),
+    "exhausted": (relbo.VRS(2, relbo.Fixed(2.0), max_rounds=3), 12),
 }
 FAST = {("budget", "rows")}
 
@@ -39,10 +39,9 @@ def test_same_gradient_as_a_second_evaluation(name, kind):
         return grads, view_of(pair, batch.x).scored(draws.z)[1](weights), info
 
     grads, again, info = run(jax.random.key(5), pair)
-    if estimator.throw:
-        assert int(info.num_proposals.max()) > estimator.num_proposals, "some draws are late"
-    else:
-        assert 0 < int(np.sum(~info.valid)) < rows, "some rows are exhausted, some are not"
+    assert int(info.num_proposals.max()) > estimator.num_proposals, "some draws are late"
+    if name == "exhausted":
+        assert 0 < int(np.sum(info.extra.exhausted)) < rows, "some rows ran out, some did not"
     assert_trees_close(grads, again, rtol=1e-10)
 
 

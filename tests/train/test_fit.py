@@ -16,6 +16,7 @@ from relbo.models.toy import PoissonProposal, PoissonTarget
 from relbo.train.errors import TrainingError
 from relbo.train.fit import source_of
 from relbo.train.loop import epoch_order, init_state, make_chunk, make_step
+from relbo.train.starving import starving_message, watch
 
 
 @pytest.fixture(scope="module")
@@ -192,16 +193,28 @@ def test_non_finite_values_stop_the_run_and_leave_the_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_exhaustion_follows_the_policy_of_the_core():
+def test_exhaustion_follows_the_policy_of_the_core(caplog):
     pair = relbo.Pair(PoissonTarget(jnp.asarray(2.0)), PoissonProposal(jnp.asarray(0.0)))
     x = jnp.zeros((4, 1))
-    strict = relbo.VRS(2, relbo.Fixed(-50.0), max_rounds=2)
+    strict = relbo.VRS(2, relbo.Fixed(-50.0), max_rounds=2, throw=True)
     with pytest.raises(TrainingError, match="step 1: .*max_rounds"):
         relbo.fit(pair, strict, x, num_epochs=1, batch_size=2)
     lenient = dataclasses.replace(strict, throw=False)
     result = relbo.fit(pair, lenient, x, num_epochs=1, batch_size=2)
-    assert result.metrics[-1]["num_left_out"] == 4
-    assert same(result.pair, pair)
+    assert result.metrics[-1]["num_left_out"] == 0 and result.metrics[-1]["exhausted"] == 1
+    assert [r.message for r in caplog.records if "ran out" in r.message] == [starving_message(1.0)]
+    with pytest.raises(TrainingError, match="stopped because 100% of the rows ran out of proposals for 1000 steps: "):
+        relbo.fit(pair, lenient, x, num_epochs=600, batch_size=2)
+
+
+def test_starving_is_told_once_and_ends_the_run_only_after_long(caplog):
+    assert watch(0.01, 100, 0, warned=False) == (False, 0) and not caplog.records
+    assert watch(0.02, 100, 0, warned=False) == (True, 0) and len(caplog.records) == 1
+    assert watch(0.02, 100, 0, warned=True) == (True, 0) and len(caplog.records) == 1
+    assert watch(0.6, 100, 800, warned=True) == (True, 900)
+    assert watch(0.4, 100, 900, warned=True) == (True, 0)
+    with pytest.raises(TrainingError, match="60% of the rows ran out of proposals for 1000 steps"):
+        watch(0.6, 100, 900, warned=True)
 
 
 def test_other_data_or_settings_are_refused_by_name(tmp_path, data, rows, pair):

@@ -27,6 +27,7 @@ from relbo.estimators.vimco import VIMCO as VIMCO
 from relbo.estimators.vrs import VRS as VRS
 from relbo.estimators.vrs import AbstractVRS as AbstractVRS
 from relbo.estimators.vrs import Parts as Parts
+from relbo.estimators.vrs import Tally as Tally
 from relbo.estimators.vrs import VRSInfo as VRSInfo
 from relbo.estimators.vrs import VRSState as VRSState
 from relbo.estimators.vrs_all import VRSAll as VRSAll

@@ -11,7 +11,8 @@ grad_theta = E_r[grad log p] + Cov_r(A, (1 - a) grad log p). The paper's Theorem
 Every row evaluates N proposals and uses all K that are accepted; only a row with fewer than S goes on, to exactly S
 (`relbo.rejection`). Given K the draws are iid from r, so both covariances are unbiased for every K >= S >= 2. The
 bound in `Info` is mean A plus an estimate of log Z_R from the counts (`bounds.log_z_unbiased`): unbiased for the
-R-ELBO too.
+R-ELBO too. A row that runs out of proposals takes the step at T = +inf, that is RLOO on fresh draws: then all of this
+is unbiased for a mixture of the R-ELBO and the ELBO.
 
 Reference:
     Grover et al. (2018), "Variational Rejection Sampling", Theorem 2, https://arxiv.org/abs/1804.01712.
@@ -35,11 +36,30 @@ from relbo.types import AnyPair, Batch, Draws, Info, Number, Weights
 from relbo.view import AbstractView, Needs, check_needs
 
 
+class Tally(NamedTuple):
+    """Counts of a whole run."""
+
+    num_steps: Int[Array, ""]
+    num_exhausted: Float[Array, ""]
+    """Sum over steps of the share of rows that ran out."""
+
+    @classmethod
+    def zero(cls) -> "Tally":
+        """Before the first step."""
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+
+    def add(self, exhausted: Bool[Array, " b"]) -> "Tally":
+        """After one more step."""
+        return Tally(self.num_steps + 1, self.num_exhausted + jnp.mean(exhausted.astype(jnp.float32)))
+
+
 class VRSState(NamedTuple):
     """What VRS remembers between steps."""
 
     thresholds: Any
     """State of the threshold."""
+    tally: Tally
+    """How often rows ran out."""
 
 
 class VRSInfo(NamedTuple):
@@ -52,7 +72,7 @@ class VRSInfo(NamedTuple):
     age: Int[Array, " b"]
     """Steps since T was renewed."""
     exhausted: Bool[Array, " b"]
-    """Rows that were left out of the gradient for want of acceptances."""
+    """Rows that ran out of proposals and took the step at T = +inf, or were left out if not even that gave draws."""
     num_used: Int[Array, " b"]
     """K, accepted draws behind each row's gradient."""
     num_evaluated: Int[Array, ""]
@@ -98,7 +118,7 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
         num_proposals: int | None = None,
         rate: Any = None,
         max_rounds: int = 1_000,
-        throw: bool = True,
+        throw: bool = False,
     ) -> None:
         self.num_samples, self.acceptance, self.max_rounds, self.throw = num_samples, acceptance, max_rounds, throw
         self.threshold = as_threshold(threshold, rate, default=Quantile())
@@ -121,7 +141,7 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
     def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> VRSState:
         """Thresholds before the first step."""
         check_needs(self, pair)
-        return VRSState(self.threshold.init(num_data))
+        return VRSState(self.threshold.init(num_data), Tally.zero())
 
     def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
         """Accepted draws for each row, under thresholds that these draws do not influence."""
@@ -138,14 +158,16 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
         )
         first = slice(self.num_proposals)  # iid from q whatever happens to them
         log_w = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], jnp.zeros(()))
-        thresholds = self.threshold.update(state.thresholds, batch.index, reading.t, log_w, self.acceptance)
-        return draws._replace(extra=Rejection(reading, draws.extra)), VRSState(thresholds)
+        accepted: rejection.Accepted = draws.extra
+        thresholds = self.threshold.update(state.thresholds, batch.index, accepted.t, log_w, self.acceptance)
+        new_state = VRSState(thresholds, state.tally.add(accepted.exhausted))
+        return draws._replace(extra=Rejection(reading, accepted)), new_state
 
     def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
         """The corrected Theorem 2 for theta, `for_phi` for phi."""
         reading, accepted = draws.extra
-        used, t = draws.used, reading.t[:, None]
-        u = log_odds_of(draws.log_p, draws.log_q, t)
+        used = draws.used
+        u = log_odds_of(draws.log_p, draws.log_q, accepted.t[:, None])
         signal = jnp.where(used, draws.log_w - self.acceptance.log_prob(u), 0)
         slope = self.acceptance.slope(u)
         count = jnp.maximum(accepted.num_used, 2).astype(signal.dtype)[:, None]
@@ -155,16 +177,19 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
         )
         weights = Weights(parts.uniform + slope * parts.centred, self.for_phi(draws, parts))
 
-        valid, first = ~accepted.exhausted, slice(self.num_proposals)
-        log_z = bounds.log_z_unbiased(
-            accepted.num_used, accepted.num_proposals, self.num_samples, self.num_proposals
+        valid, first = accepted.num_used > 0, slice(self.num_proposals)
+        log_z = jnp.where(
+            accepted.exhausted,
+            bounds.log_z_stopped(self.num_samples, accepted.num_tried),
+            bounds.log_z_unbiased(accepted.num_used, accepted.num_tried, self.num_samples, self.num_proposals),
         ).astype(signal.dtype)
+        first_u = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], reading.t[:, None])
         info = Info(
             bound=jnp.where(valid, mean[:, 0] + log_z, jnp.nan),
             valid=valid,
             num_proposals=accepted.num_proposals,
             extra=VRSInfo(
-                acceptance=jnp.mean(jnp.exp(self.acceptance.log_prob(u[:, first])), axis=-1),
+                acceptance=jnp.mean(jnp.exp(self.acceptance.log_prob(first_u)), axis=-1),
                 threshold=reading.t,
                 age=reading.age,
                 exhausted=accepted.exhausted,
@@ -189,8 +214,9 @@ class VRS(AbstractVRS):
         acceptance: the acceptance function.
         num_proposals: N >= S, proposals that every row evaluates; all accepted ones among them are used. By default S.
         rate: short for `threshold=Rate(rate)`.
-        max_rounds: a row gives up after max_rounds * S proposals.
-        throw: whether a row that gives up is an error; if not, it is left out of the gradient and counted.
+        max_rounds: a row runs out after max_rounds * S proposals.
+        throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from q,
+            and is counted, and its T is solved anew at its next visit.
     """
 
     unbiased: ClassVar[bool] = True

@@ -29,7 +29,7 @@ from relbo import bounds
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators.base import check_num_samples, plain_info
 from relbo.estimators.score import AbstractScoreEstimator, independent_draws
-from relbo.estimators.vrs import VRSInfo, VRSState, check_acceptance
+from relbo.estimators.vrs import Tally, VRSInfo, VRSState, check_acceptance
 from relbo.streams import Streams
 from relbo.thresholds import AbstractThreshold, Quantile, Reading, as_threshold, look_up
 from relbo.types import AnyPair, Batch, Draws, Info, Number, Weights
@@ -77,7 +77,7 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
     def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> VRSState:
         """Thresholds before the first step."""
         check_needs(self, pair)
-        return VRSState(self.threshold.init(num_data))
+        return VRSState(self.threshold.init(num_data), Tally.zero())
 
     def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
         """N proposals for each row, and thresholds that they do not influence."""
@@ -85,7 +85,7 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
         draws = independent_draws(streams, view, self.num_samples)
         log_w = log_odds_of(draws.log_p, draws.log_q, jnp.zeros(()))
         thresholds = self.threshold.update(state.thresholds, batch.index, reading.t, log_w, self.acceptance)
-        return draws._replace(extra=reading), VRSState(thresholds)
+        return draws._replace(extra=reading), VRSState(thresholds, state.tally)
 
     def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
         """The gradient of VRS with self-normalised expectations."""
@@ -112,6 +112,7 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
                 num_evaluated=jnp.sum(plain.num_proposals),
             ),
         )
+        state = VRSState(state.thresholds, state.tally.add(~possible))
         return Weights(rho + slope * credit, (1 - slope) * credit), state, info
 
 

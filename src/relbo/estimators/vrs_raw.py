@@ -7,8 +7,8 @@ accepted or not, and ascends the plain ELBO by RLOO:
 
 The number N is fixed before anything is drawn, so these are iid from q. The proposals up to the S-th acceptance are
 not: where that stopping rule ends depends on them. Accepted and raw draws overlap, which couples the two gradients
-but biases neither: theta's is the gradient of the R-ELBO, phi's that of the ELBO. With throw=False an exhausted row
-is left out for both, and its raw proposals are then no longer a fair sample.
+but biases neither: theta's is the gradient of the R-ELBO, phi's that of the ELBO. That also holds where a row runs
+out: its theta-gradient then comes from fresh draws at T = +inf, its phi-gradient from the raw proposals as ever.
 
 Reference:
     Grover et al. (2018), "Variational Rejection Sampling", https://arxiv.org/abs/1804.01712.

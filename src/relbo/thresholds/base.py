@@ -57,7 +57,10 @@ class AbstractThreshold(eqx.Module, Generic[State]):
         log_w: Float[Array, "b n"],
         acceptance: AbstractAcceptance,
     ) -> State:
-        """The next state, after a step that used `t` and whose first proposals had the log weights `log_w`."""
+        """The next state, after a step that used `t` and whose first proposals had the log weights `log_w`.
+
+        A row that ran out of proposals used T = +inf: where it had been finite it is best solved anew.
+        """
 
     @abc.abstractmethod
     def solve(

@@ -20,7 +20,7 @@ class QuantileState(NamedTuple):
     value: Float[Array, " n"]
     """T of each row; +inf before its first refresh."""
     refreshed: Int[Array, " n"]
-    """Step of each row's last refresh; -1 before the first."""
+    """Step of each row's last refresh; -1 before the first, and after the row ran out of proposals."""
     step: Int[Array, ""]
     """Steps taken."""
 
@@ -107,9 +107,11 @@ class Quantile(AbstractThreshold[Any]):
                 rejects=self._rejects(state.step),
             )
         due = self.read(state, index).due
+        refreshed = jnp.where(due, state.step, state.refreshed[index])
+        ran_out = self._rejects(state.step) & jnp.isposinf(t)
         return QuantileState(
             value=state.value.at[index].set(t),
-            refreshed=state.refreshed.at[index].set(jnp.where(due, state.step, state.refreshed[index])),
+            refreshed=state.refreshed.at[index].set(jnp.where(ran_out, -1, refreshed)),
             step=state.step + 1,
         )
 

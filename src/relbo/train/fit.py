@@ -32,6 +32,7 @@ from relbo.train.describe import described
 from relbo.train.errors import TrainingError, runtime_message
 from relbo.train.log import MetricsLog, write_json
 from relbo.train.loop import Chunk, TrainState, Transform, epoch_order, init_state, make_chunk
+from relbo.train.starving import watch
 from relbo.types import Pair
 
 
@@ -234,6 +235,8 @@ class Counters:
     best_bound: float | None = None
     stale: int = 0
     """Validations since the best one."""
+    starved: int = 0
+    """Steps up to now, without a break, in which most rows ran out of proposals."""
 
 
 @dataclasses.dataclass
@@ -245,6 +248,7 @@ class _Run:
     counters: Counters = dataclasses.field(default_factory=Counters)
     order: Any = None
     compiled: bool = False
+    warned: bool = False
 
     def open(self, out: Path, identity: dict[str, Any], description: Any, *, resume: bool) -> None:
         """Starts the run directory, or goes on from its last checkpoint."""
@@ -281,6 +285,8 @@ class _Run:
             raise TrainingError(f"training stopped {where}: {runtime_message(error)}") from error
         self.counters.seconds += time.perf_counter() - start
         self._refuse_fault(report)
+        share = float(report.extra.get("exhausted", 0.0))
+        self.warned, self.counters.starved = watch(share, count, self.counters.starved, warned=self.warned)
         self.counters.num_proposals += float(report.num_proposals)
         return {
             "step": int(self.state.step),

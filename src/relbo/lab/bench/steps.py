@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from relbo.acceptance import Soft
 from relbo.estimators import RLOO, VRS
 from relbo.estimators.base import AbstractEstimator
-from relbo.estimators.vrs import VRSState
+from relbo.estimators.vrs import Tally, VRSState
 from relbo.lanes import BLOCKS
 from relbo.models.sbn import sbn
 from relbo.thresholds import Quantile, QuantileState, look_up
@@ -67,7 +67,8 @@ def solved(pair: Pair, setting: Setting, data: Float[Array, "n d"]) -> VRSState:
     solve = eqx.filter_jit(lambda k, x: threshold.solve(view_of(pair, x).log_weights(k, 100), Soft()))
     blocks = [data[i : i + 100] for i in range(0, len(data), 100)]
     value = jnp.concatenate([solve(jax.random.fold_in(jax.random.key(3), i), x) for i, x in enumerate(blocks)])
-    return VRSState(QuantileState(value, jnp.zeros(len(data), jnp.int32), jnp.zeros((), jnp.int32)))
+    thresholds = QuantileState(value, jnp.zeros(len(data), jnp.int32), jnp.zeros((), jnp.int32))
+    return VRSState(thresholds, Tally.zero())
 
 
 def vrs(setting: Setting) -> VRS:
