@@ -17,7 +17,6 @@ from relbo.estimators.vrs import Tally, VRSState
 from relbo.models.toy import TableProposal
 from relbo.streams import Streams
 from relbo.thresholds import as_threshold, look_up
-from relbo.thresholds.rate import HIGHEST_RATE
 from relbo.view import view_of
 
 ACCEPTANCES = {"s=0.5": relbo.Soft(0.5), "s=1": relbo.Soft(), "s=2": relbo.Soft(2.0), "hard": relbo.Hard()}
@@ -187,15 +186,15 @@ def test_quantile_that_is_infinite_takes_the_largest_finite_value():
     np.testing.assert_array_equal(relbo.Quantile(0.9).solve(log_w, SOFT), [7.0])
 
 
-@pytest.mark.slow
 def test_thresholds_follow_through_infinite_thresholds_and_impossible_proposals():
-    n = 3
-    log_w = jnp.asarray([[-jnp.inf, -jnp.inf], [-jnp.inf, 0.0], [1.0, 0.0]])
+    log_w = jnp.asarray([[-jnp.inf, -jnp.inf], [-jnp.inf, 0.0], [1.0, 0.0], [1.0, 2.0]])
     for threshold in (relbo.Rate(0.5), relbo.Quantile(0.5, every=None)):
-        state = threshold.init(n)._replace(value=jnp.full(n, jnp.inf))
-        state = threshold.update(state, jnp.arange(n), jnp.full(n, jnp.inf), log_w, SOFT)
-        np.testing.assert_array_equal(state.value == jnp.inf, [True, False, False])
-        assert not np.isnan(state.value).any() and np.isfinite(state.level) and np.isfinite(state.spread).all()
+        state = threshold.init(4)
+        for t in (jnp.asarray([jnp.inf, 1.0, 2.0, jnp.inf]), jnp.asarray([jnp.inf, 1.0, jnp.inf, 0.0])):
+            state = jax.jit(lambda s, t, h=threshold: h.update(s, jnp.arange(4), t, log_w, SOFT))(state, t)
+            np.testing.assert_array_equal(np.isnan(state.value), np.isinf(t))
+            for field in state._fields:
+                assert field == "value" or np.isfinite(getattr(state, field)).all(), field
 
 
 KINDS = {
@@ -274,17 +273,84 @@ def test_vrs_hands_over_its_first_proposals_impossible_ones_included():
     rows = jnp.zeros(3, int)
     view = view_of(pair, rows)
     streams = Streams(*jax.random.split(jax.random.key(0), 3))
-    relbo.VRS(2, Spy(), num_proposals=5).draw(streams, view, VRSState((), Tally.zero()), relbo.Batch(rows, jnp.arange(3)))
+    relbo.VRS(2, Spy(), num_proposals=5).draw(
+        streams, view, VRSState((), Tally.zero()), relbo.Batch(rows, jnp.arange(3))
+    )
     np.testing.assert_array_equal(seen[0], view.log_weights(streams.propose, 5))
     assert np.isneginf(seen[0]).any() and not np.isnan(seen[0]).any()
 
 
-@pytest.mark.parametrize("threshold", [relbo.Rate(0.3, 400), relbo.Quantile(0.3, 400, None)], ids=["rate", "quantile"])
-def test_online_thresholds_solve_at_the_first_visit_and_keep_it(threshold):
-    (first, age, asked, state), (_, _, later, _) = steps(threshold, [[1, 3], [3, 1]])
-    assert np.isnan(state.value[jnp.asarray([0, 2])]).all()
-    np.testing.assert_array_equal(state.value[jnp.asarray([1, 3])], first)
-    assert asked and not later and (age == 0).all()
+ONLINE = {"rate": relbo.Rate(0.3, 400), "quantile": relbo.Quantile(0.3, 400, None)}
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_online_thresholds_are_solved_for_until_the_past_is_a_guide(name):
+    # 20 visits of rows that were visited before tell that nothing moves
+    found = steps(ONLINE[name], [[1, 3], [3, 1], [1, 3]] + [[0, 1, 2, 3]] * 12)
+    t, age, asked, states = zip(*found, strict=True)
+    assert np.isnan(states[1].value[jnp.asarray([0, 2])]).all()
+    np.testing.assert_array_equal(states[0].value[jnp.asarray([1, 3])] + states[0].lead, t[0])
+    assert all(asked[:8]) and not any(asked[8:]) and (age[0] == 0).all() and (age[9] == 1).all()
+
+
+def test_rows_that_are_other_datapoints_every_time_are_strangers():
+    threshold, rows = relbo.Rate(0.3, 20), jnp.arange(50)
+
+    def visit(state, inputs):
+        key, apart = inputs
+        key_mean, key_fresh, key_first = jax.random.split(key, 3)
+        view = affine_view(apart * jax.random.normal(key_mean, (50,)), jnp.full(50, 2.0))
+        reading = look_up(threshold, key_fresh, view, state, rows, SOFT)
+        log_w = view.log_weights(key_first, 5)
+        share = jnp.mean(jnp.exp(SOFT.log_prob(log_w + reading.t[:, None])))
+        return threshold.update(state, rows, reading.t, log_w, SOFT), (jnp.mean(reading.due.astype(float)), share)
+
+    keys, apart = jax.random.split(jax.random.key(0), 200), jnp.repeat(jnp.asarray([10.0, 0.0]), 100)
+    _, (due, share) = jax.jit(lambda s: jax.lax.scan(visit, s, (keys, apart)))(threshold.init(50))
+    assert np.all(due[:100] == 1), "their past is no guide"
+    assert np.all(due[140:] == 0), "what stands still is followed"
+    # 50 * 5 * 100 acceptances of standard deviation below 0.4: 6 standard errors, and what the solutions vary by
+    assert abs(float(share[20:100].mean()) - 0.3) < 0.03 and abs(float(share[140:].mean()) - 0.3) < 0.03
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def still(num_steps, rate, spread, possible, repeats, key):
+    """T of a row over the second half of its visits, two proposals each; log w is normal, or impossible."""
+    threshold, rows = relbo.Rate(rate, 20), jnp.zeros(2, int)
+
+    def draw(key, shape):
+        key_w, key_possible = jax.random.split(key)
+        log_w = spread * jax.random.normal(key_w, shape)
+        return jnp.where(jax.random.bernoulli(key_possible, possible, shape), log_w, -jnp.inf)
+
+    def visit(state, key):
+        key_fresh, key_first = jax.random.split(key)
+        reading = threshold.read(state, rows)
+        t = jnp.where(reading.due, threshold.solve(draw(key_fresh, (2, 20)), SOFT) + reading.correction, reading.t)
+        log_w = draw(key_first, (2, 2))
+        both = threshold.update(state, rows, t, log_w, SOFT)
+        one = threshold.update(state, rows[:1], t[:1], log_w[:1], SOFT)
+        return jax.tree.map(lambda a, b: jnp.where(repeats, a, b), both, one), t[0]
+
+    _, t = jax.lax.scan(visit, threshold.init(1), jax.random.split(key, num_steps))
+    return t[num_steps // 2 :]
+
+
+STILL = [(rate, spread, 1.0, False) for rate in (0.3, 0.1, 0.03) for spread in (1.0, 3.0)]
+STILL += [(0.3, 2.0, 0.5, False), (0.3, 2.0, 1.0, True)]
+
+
+def test_a_guide_that_stands_still_costs_what_its_rate_says():
+    # also with impossible proposals, and with a row that stands twice in a batch
+    cases = [jnp.asarray(setting) for setting in zip(*STILL, strict=True)]
+    keys = jax.random.split(jax.random.key(2), len(STILL))
+    found = jax.vmap(lambda *case: still(4_000, *case))(*cases, keys)
+    z = jax.scipy.special.ndtri((jnp.arange(2_000.0) + 0.5) / 2_000)
+    for (rate, spread, possible, _), t in zip(STILL, found, strict=True):
+        grid = jnp.linspace(jnp.min(t), jnp.max(t), 50)
+        rates = possible * jnp.mean(jnp.exp(SOFT.log_prob(spread * z[None] + grid[:, None])), axis=1)
+        per_draw = float(jnp.mean(1 / jnp.interp(t, grid, rates)))
+        assert 0.93 / rate < per_draw < 1.05 / rate and float(jnp.std(t)) < 0.16
 
 
 @pytest.mark.parametrize(
@@ -292,14 +358,13 @@ def test_online_thresholds_solve_at_the_first_visit_and_keep_it(threshold):
     [relbo.Rate(0.3, 20, warmup=3), relbo.Quantile(0.3, 20, None, warmup=3)],
     ids=["rate", "online quantile"],
 )
-def test_rows_followed_in_warmup_need_no_draws_afterwards(threshold):
+def test_nothing_is_learned_in_warmup(threshold):
     visits = [[0, 1], [0, 1], [1, 2], [0, 1], [2, 3]]
     t, _, asked, states = zip(*steps(threshold, visits), strict=True)
     for step in range(3):
         np.testing.assert_array_equal(t[step], np.inf)
-    assert np.isfinite(t[3]).all() and np.isfinite(t[4]).all()
-    assert np.isfinite(states[2].value[:3]).all(), "followed all the same"
-    assert asked == (False, False, False, False, True), "only row 3 is new"
+    assert_trees_equal(states[2]._replace(step=jnp.zeros((), jnp.int32)), threshold.init(4))
+    assert np.isfinite(t[3]).all() and np.isfinite(t[4]).all() and asked == (False, False, False, True, True)
 
 
 def test_warmup_of_a_quantile_that_is_refreshed():
@@ -347,8 +412,8 @@ def test_schedule_of_a_rate_that_starts_without_rejection():
     threshold = relbo.Rate(optax.linear_schedule(1.0, 0.5, 10), 20)
     t, _, asked, states = zip(*steps(threshold, [[0, 1]] * 14), strict=True)
     assert np.isinf(t[0]).all() and np.isfinite(t[1:]).all()
-    assert sum(asked) == 0, "rows were followed at rate 1, and need no draws of their own"
-    assert np.isfinite(states[0].value[:2]).all()
+    assert not asked[0] and asked[1]
+    assert np.isnan(states[0].value).all() and np.isfinite(states[1].value[:2]).all()
     log_w = jax.random.normal(jax.random.key(0), (3, 500))
     np.testing.assert_array_equal(threshold.solve(log_w, SOFT, jnp.asarray(0)), [np.inf] * 3)
     for step, rate in [(5, 0.75), (10, 0.5), (99, 0.5)]:
@@ -357,8 +422,6 @@ def test_schedule_of_a_rate_that_starts_without_rejection():
     constant = relbo.Rate(optax.constant_schedule(1.0), 20)
     followed = steps(constant, [[0, 1]] * 3)
     assert all(np.isinf(t).all() for t, *_ in followed)
-    *_, state = followed[-1]
-    assert np.isfinite(state.value[:2]).all() and HIGHEST_RATE < 1
 
 
 @pytest.mark.parametrize(
@@ -444,20 +507,6 @@ def test_vrs_holds_a_rate_and_an_online_quantile():
         assert abs(float(jnp.mean(jnp.sum(jnp.exp(log_q)[None] * held, axis=1))) - target) < 0.04
 
 
-def test_what_all_rows_share_is_remembered_also_where_there_is_one_row():
-    # 4 draws of standard deviation 10: what one visit sees of it is 9.2 +- 3.9, its mean over 50 visits much steadier
-    threshold, index = relbo.Rate(0.5), jnp.zeros(1, int)
-
-    def visit(state, log_w):
-        state = threshold.update(state, index, jnp.zeros(1), log_w, SOFT)
-        return state, (state.typical_spread, state.level)
-
-    log_w = 10 * jax.random.normal(jax.random.key(3), (200, 1, 4))
-    _, (spreads, levels) = jax.jit(lambda s: jax.lax.scan(visit, s, log_w))(threshold.init(1))
-    assert np.std(spreads[50:]) < 1.5 and np.std(levels[50:]) < 1.5
-    np.testing.assert_allclose(np.mean(spreads[50:]), 9.2, atol=1.5)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def drifting(kind, drift, target):
     """Log w of row i moves by drift * (0.5 .. 1.5) nats per visit; its spread under q is 1 to 4 nats."""
@@ -488,17 +537,16 @@ def drifting(kind, drift, target):
 @pytest.mark.parametrize("drift", [3.0, 1.0, -1.0, -3.0])
 def test_rate_follows_a_model_that_drifts(rate, drift):
     late = np.asarray(drifting("rate", drift, rate)[10:])
-    # while log w rises by three spreads a visit, T follows by one: too much is accepted, never too little
-    assert -0.06 < late.mean() - rate < (0.25 if drift == 3 else 0.06)
-    if abs(drift) <= 1:  # and no row is left behind, though it may move 1.5 times its spread between two visits
-        assert np.quantile(late.mean(axis=0), 0.02) > 0.3 * rate
+    assert abs(late.mean() - rate) < 0.03
+    # and no row is left behind, though it may move 4.5 times its spread between two visits
+    assert np.quantile(late.mean(axis=0), 0.02) > 0.5 * rate
 
 
 @pytest.mark.parametrize("drift", [1.0, -1.0])
 def test_the_online_quantile_follows_a_model_that_drifts(drift):
     late = np.asarray(drifting("quantile", drift, 0.7)[10:])
-    assert abs(late.mean() - 0.7) < 0.06
-    assert np.quantile(late.mean(axis=0), 0.02) > 0.3 * 0.7
+    assert abs(late.mean() - 0.7) < 0.04
+    assert np.quantile(late.mean(axis=0), 0.02) > 0.5 * 0.7
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def ResampledELBO(  # noqa: N802
     every: int | None = REFRESH_EVERY,
     warmup: int | None = None,
     max_rounds: int = 1_000,
-    throw: bool = True,
+    throw: bool = False,
     **settings: Any,
 ) -> EstimatorELBO:
     """The resampled ELBO (VRS): rows of the guide are accepted or redrawn, and the bound is that of what is kept.
@@ -37,8 +37,9 @@ def ResampledELBO(  # noqa: N802
         num_draws: draws behind each T that is solved for.
         every: steps between refreshes of a quantile; before the first, T = +inf. None follows it online.
         warmup: steps with T = +inf before.
-        max_rounds: a row gives up after max_rounds * S proposals.
-        throw: whether a row that gives up is an error; if not, it is left out of the step.
+        max_rounds: a row runs out after max_rounds * S proposals.
+        throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from the
+            guide, and `relbo.numpyro.SVI.run` warns if more than 1% do.
         **settings: `num_shared` and `plate` of `EstimatorELBO`.
     """
     usual = Quantile(0.9, num_draws=num_draws, every=every, warmup=warmup)

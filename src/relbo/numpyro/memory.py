@@ -2,15 +2,20 @@
 
 import dataclasses
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from relbo.acceptance import AbstractAcceptance
-from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll
+from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
 from relbo.numpyro.pair import ProgramPair
 from relbo.thresholds import AbstractThreshold, Fixed, FixedState, Reading
+from relbo.train.errors import runtime_message
+from relbo.train.starving import WORTH_A_WARNING, starving_message
 from relbo.types import EmptyState
 
 LOGGER = logging.getLogger("relbo")
@@ -60,6 +65,25 @@ def warn_of_forgetting(estimator: AbstractEstimator) -> None:
             "extra draws, and a warm-up cannot be counted. Use relbo.numpyro.SVI, which takes the same arguments and "
             "keeps them."
         )
+
+
+def warn_of_starving(state: Any) -> None:
+    """Logs, at the end of a run, how many rows ran out of proposals if they were many."""
+    if isinstance(state, VRSState) and not isinstance(state.tally.num_steps, jax.core.Tracer):
+        share = float(state.tally.num_exhausted) / max(int(state.tally.num_steps), 1)
+        if share > WORTH_A_WARNING:
+            LOGGER.warning(starving_message(share))
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Raises what the compiled program refuses as one sentence, without the trace of the callback that brought it."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "EquinoxRuntimeError: " not in str(error):
+            raise
+        raise RuntimeError(runtime_message(error)) from None
 
 
 def _has_threshold(estimator: AbstractEstimator) -> TypeGuard[AbstractVRS | VRSAll]:

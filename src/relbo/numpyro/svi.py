@@ -6,6 +6,7 @@ import jax
 import numpyro.infer
 from jaxtyping import Array
 
+from relbo.numpyro.memory import one_sentence, warn_of_starving
 from relbo.numpyro.objective import STATE_SITE, EstimatorELBO, as_typed_key
 
 
@@ -27,6 +28,13 @@ class SVI(numpyro.infer.SVI):
         if not jax.tree.leaves(remembered):
             return state
         return state._replace(mutable_state={**(state.mutable_state or {}), STATE_SITE: remembered})
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """NumPyro's `run`; a warning at its end says if many rows ran out of proposals."""
+        with one_sentence():
+            result = super().run(*args, **kwargs)
+        warn_of_starving((result.state.mutable_state or {}).get(STATE_SITE))
+        return result
 
     def evaluate(self, svi_state: Any, *args: Any, **kwargs: Any) -> Array:
         """The loss at the current parameters, under the thresholds that the state holds."""

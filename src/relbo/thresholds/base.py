@@ -25,6 +25,8 @@ class Reading(NamedTuple):
     """Rows whose T is to be solved from fresh draws before the step."""
     age: Int[Array, " b"]
     """Steps since each row's T was renewed."""
+    correction: Float[Array, ""] | float = 0.0
+    """What is added to a T that is solved for."""
 
 
 class AbstractThreshold(eqx.Module, Generic[State]):
@@ -84,7 +86,7 @@ def look_up(
 
     def renewed() -> Reading:
         log_w = view.log_weights(key, threshold.fresh_draws)
-        solved = threshold.solve(log_w, acceptance, state.step).astype(reading.t.dtype)
+        solved = threshold.solve(log_w, acceptance, state.step).astype(reading.t.dtype) + reading.correction
         return reading._replace(t=jnp.where(reading.due, solved, reading.t), age=jnp.where(reading.due, 0, reading.age))
 
     return jax.lax.cond(jnp.any(reading.due), renewed, lambda: reading)

@@ -1,17 +1,21 @@
 r"""Following a threshold online, from the proposals that every visit of a row draws anyway.
 
 A row's T is to hold a share: mean_q share(log w + T) = target, where share(u) is the acceptance probability for
-`Rate`, and 1[u >= 0] for a quantile. At a visit the row moves by
+`Rate`, and 1[u >= 0] for a quantile. The first T of a row is solved for on fresh draws. Then, with y the mean log w of
+the N proposals of a visit, m the row's level of log w as it was known before, and e = y - m its surprise,
 
-    T <- T - gain (mean share - target),       gain = spread / (4 target (1 - target)),
+    m <- m + e (v + D) / (v + D + s^2 / N)                        a Kalman filter of the level
+    T <- T - e (c + D) / (v + D + s^2 / N) - step (mean share - target) / slope
 
-projected on T_hat +- spread, where T_hat solves for the target on the proposals of the visit alone: the projection
-brings a row back at once when the model has left it behind. Between two visits T moves with what all rows share:
+v is the variance of m, s^2 that of log w under q, and D that of how far a level moves between two visits; c is the part
+of v that T has missed as well, 0 while nothing moves, since T was solved for on draws of its own. D is measured from
+the surprises themselves, as what their squares have in excess of v + s^2 / N, and counts as 0 unless it is more than
+chance: while nothing moves, T moves by the last term alone, a Robbins-Monro step that decays as 1 / visits.
 
-- the `level`, a running mean of log w, so that the share does not drift while the bound rises;
-- the `lead`, an integral controller on the mean share of whole batches, in units of each row's spread. It removes what
-  the rows' own steps leave over on average: the bias of the projection, which few proposals make large, and the lag
-  behind a steady drift.
+A *stranger* is a row whose past is no guide: D exceeds a quarter of s^2, or too few rows have been visited twice to
+tell. Its T is solved for on fresh draws at each visit. So it is for rows whose model improves fast, for minibatches and
+draws of shared latents that move log w as a whole, and for batches whose rows are other datapoints every time. The
+error that all T have in common, followed or solved for, `lead` takes away: a Robbins-Monro step for all rows together.
 """
 
 from collections.abc import Callable
@@ -19,7 +23,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from relbo._check import checked_rows, is_int, is_number, require
 from relbo.thresholds.base import Reading
@@ -28,42 +32,52 @@ from relbo.thresholds.base import Reading
 class Gains(eqx.Module):
     """How fast thresholds that are followed online move; the defaults hold on every model that was tried."""
 
-    level: float = 0.02
-    """Least weight of one batch in the running mean of log w: a memory of some 50 steps."""
-    fewest_visits: float = 50.0
-    """Visits of rows that a running mean rests on at the least: those of small datasets need a memory too."""
-    spread: float = 0.5
-    """Weight of one visit in a row's spread."""
+    floor: float = 0.002
+    """Least Robbins-Monro step: what has moved is forgotten after 1 / floor visits."""
+    memory: float = 200.0
+    """Visits that the variance of log w, and how far levels move, are means over; at least those of ten batches."""
+    fewest: float = 20.0
+    """Visits of rows that were visited before, below which every row is a stranger."""
+    stranger: float = 0.25
+    """A level that moves by more than this share of the variance of log w between visits makes its row a stranger."""
+    chance: float = 2.0
+    """Standard errors by which levels have to move more than nothing to be taken to move."""
     lead: float = 0.2
-    """How fast the common lead grows while the share is off its target."""
-    lead_limit: float = 1.0
-    """How far it grows, in spreads."""
-    fall: float = 1.0
-    """Between two visits T falls by at most this many spreads: a row that lags behind must not starve."""
+    """Greatest step of what is common to all rows."""
 
     def __check_init__(self) -> None:
-        for name in ("level", "fewest_visits", "spread", "lead", "lead_limit", "fall"):
+        for name in ("floor", "memory", "fewest", "stranger", "chance", "lead"):
             value = getattr(self, name)
             require(is_number(value, above=0), f"Gains: {name}", "a finite number > 0", value)
 
 
 class FollowState(NamedTuple):
-    """Thresholds of all rows, relative to the level of log w that all rows share."""
+    """Thresholds of all rows, and what is known about their log weights."""
 
     value: Float[Array, " n"]
-    """T of each row as of its last visit; NaN before the first."""
-    level_then: Float[Array, " n"]
-    """`level` as of each row's last visit."""
-    spread: Float[Array, " n"]
-    """Running standard deviation of log w under q, in nats, at least 1."""
+    """T of each row as of its last visit, less `lead`; NaN if it is to be solved for."""
+    mean: Float[Array, " n"]
+    """Level of log w of each row, m, in nats."""
+    error: Float[Array, " n"]
+    """Variance of that level, v."""
+    common: Float[Array, " n"]
+    """c, the part of v that is an error of T as well."""
+    visits: Int[Array, " n"]
+    """Visits of each row since T was solved for; 0 before the first."""
     visited: Int[Array, " n"]
     """Step of each row's last visit."""
-    level: Float[Array, ""]
-    """Running mean of log w over recent batches, in nats."""
     lead: Float[Array, ""]
-    """What every row's T is moved by before a visit, in units of its spread."""
-    typical_spread: Float[Array, ""]
-    """Running mean of the spreads of recent batches: a row's own rests on few draws, and one in a tail inflates it."""
+    """What is added to the T of every row, followed or solved for, in nats."""
+    variance: Float[Array, ""]
+    """s^2, running mean of the variance of log w under q, at least 1: T means little on a finer scale than a nat."""
+    drift: Float[Array, ""]
+    """D, running mean of the excess of squared surprises."""
+    drift_square: Float[Array, ""]
+    """Running mean of the squares of that excess."""
+    num_visits: Float[Array, ""]
+    """Visits of rows behind `variance`."""
+    num_again: Float[Array, ""]
+    """Visits of rows behind `drift`."""
     step: Int[Array, ""]
     """Steps taken."""
 
@@ -73,28 +87,39 @@ def start(num_data: int) -> FollowState:
     require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
     return FollowState(
         value=jnp.full(num_data, jnp.nan),
-        level_then=jnp.zeros(num_data),
-        spread=jnp.ones(num_data),
+        mean=jnp.zeros(num_data),
+        error=jnp.zeros(num_data),
+        common=jnp.zeros(num_data),
+        visits=jnp.zeros(num_data, jnp.int32),
         visited=jnp.zeros(num_data, jnp.int32),
-        level=jnp.zeros(()),
         lead=jnp.zeros(()),
-        typical_spread=jnp.ones(()),
+        variance=jnp.ones(()),
+        drift=jnp.zeros(()),
+        drift_square=jnp.zeros(()),
+        num_visits=jnp.zeros(()),
+        num_again=jnp.zeros(()),
         step=jnp.zeros((), jnp.int32),
     )
 
 
-def current(state: FollowState, index: Int[Array, " b"], gains: Gains) -> Float[Array, " b"]:
-    """T of the rows, moved with what all rows share since their last visit; NaN before their first."""
-    spread = jnp.minimum(state.spread[index], state.typical_spread)
-    shared = state.lead * spread - (state.level - state.level_then[index])
-    return state.value[index] + jnp.maximum(shared, -gains.fall * spread)
+def moves_by(state: FollowState, gains: Gains) -> Float[Array, ""]:
+    """D as far as it is more than chance."""
+    spread = jnp.maximum(state.drift_square - state.drift**2, 0)
+    error = jnp.sqrt(spread / jnp.clip(state.num_again, 1, gains.memory))
+    return jnp.maximum(state.drift - gains.chance * error, 0)
 
 
 def read(state: FollowState, index: Int[Array, " b"], gains: Gains, *, rejects: Array | bool) -> Reading:
-    """T of the rows, or +inf as long as nothing is to be rejected; rows seen for the first time are due."""
+    """T of the rows, or +inf as long as nothing is to be rejected; new rows and strangers are due."""
     index = checked_rows(index, state.value.shape[0])
-    t = jnp.where(rejects, current(state, index, gains), jnp.inf)
-    return Reading(t, jnp.isnan(t), state.step - state.visited[index])
+    strangers = (state.num_again < gains.fewest) | (moves_by(state, gains) > gains.stranger * state.variance)
+    value = state.value[index]
+    return Reading(
+        t=jnp.where(rejects, value + state.lead, jnp.inf),
+        due=rejects & (jnp.isnan(value) | strangers),
+        age=state.step - state.visited[index],
+        correction=state.lead,
+    )
 
 
 def update(
@@ -106,7 +131,7 @@ def update(
     *,
     target: Float[Array, ""],
     share: Callable[[Float[Array, "b n"]], Float[Array, "b n"]],
-    solve: Callable[[Float[Array, "b n"]], Float[Array, " b"]],
+    fresh_draws: int,
     rejects: Array | bool,
 ) -> FollowState:
     """One step of each visited row towards its target, and of what all rows share.
@@ -114,48 +139,80 @@ def update(
     Args:
         state: before the step.
         index: rows of the batch.
-        t: the T that the step used; without rejection the rows' own T is followed all the same.
+        t: the T that the step used, +inf for a row that ran out of proposals.
         log_w: log weights of the first proposals of each row.
         gains: how fast.
         target: the share to hold, in (0, 1).
         share: of u = log w + T.
-        solve: from log weights to the T that holds the target on them.
-        rejects: whether the step rejected anything, or had T = +inf.
+        fresh_draws: draws behind a T that was solved for.
+        rejects: whether the step rejected anything, or had T = +inf; nothing is learned then.
     """
     log_w = log_w.astype(t.dtype)
-    possible = jnp.isfinite(log_w)
-    count = jnp.maximum(jnp.sum(possible, axis=-1), 1).astype(t.dtype)
-    mean = jnp.sum(jnp.where(possible, log_w, 0), axis=-1) / count
-    deviation = jnp.where(possible, log_w - mean[:, None], 0)
-    seen = jnp.sqrt(jnp.sum(deviation**2, axis=-1) / jnp.maximum(count - 1, 1))
+    due = read(state, index, gains, rejects=rejects).due
+    size, count, mean, variance = _moments(log_w)
+    seen = count > 0
+    before = jnp.where(due, t, state.value[index] + state.lead)  # of a row that ran out, what made it run out
+    known = seen & (state.visits[index] > 0)
 
-    is_first = jnp.isnan(state.value[index])
-    spread = jnp.where(is_first, seen, state.spread[index] + gains.spread * (seen - state.spread[index]))
-    spread = jnp.maximum(spread, 1.0)
+    # the level, and how far it moved
+    drift = moves_by(state, gains)
+    surprise = jnp.where(known, mean - state.mean[index], 0)
+    noise = state.variance / count.clip(1)
+    spread = state.error[index] + drift + noise
+    to_level = jnp.where(known, (state.error[index] + drift) / spread, 1)
+    missed = jnp.where(known & ~due, state.common[index] + drift, 0)
+    excess = surprise**2 - state.error[index] - jnp.where(count > 1, variance, state.variance) / count.clip(1)
 
-    t_hat = solve(log_w)
-    own = jnp.where(is_first, t_hat, current(state, index, gains))
-    t = jnp.where(rejects, t, own)
-    u = jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t[:, None])
-    error = (jnp.mean(share(u), axis=-1) - target) / (4 * target * (1 - target))
-    moved = jnp.clip(t - spread * error, t_hat - spread, t_hat + spread)
-    # a fresh solution rests on many draws: keep it rather than follow a few of them
-    new_t = jnp.where(is_first | ~jnp.any(possible, axis=-1), t, moved)
+    # towards the target
+    slope = target * (1 - target) * jnp.minimum(2 / jnp.sqrt(state.variance), 1)
+    u = jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + before[:, None])
+    # a visit without any possible proposal counts as well: without it the share would be biased
+    error = jnp.where(jnp.isfinite(before), (jnp.mean(share(u), axis=-1) - target) / slope, 0)
+    gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
+    limit = jnp.sqrt(state.variance)
+    change = surprise * missed / spread + jnp.clip(gain * error, -limit, limit)
+    common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
+    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(error), -3 * limit, 3 * limit)
+    new = jnp.where(due, before, before - change) - lead
+    new = jnp.where(rejects & jnp.isposinf(t), jnp.nan, new)
 
-    # a running mean over an epoch, or over 50 steps if that is less; a plain average over the first steps
-    part = index.shape[0] / state.value.shape[0]
-    least = jnp.minimum(jnp.maximum(gains.level, part), jnp.minimum(index.shape[0] / gains.fewest_visits, 1.0))
-    weight = jnp.maximum(1 / (state.step.astype(t.dtype) + 1), least)
-    level = state.level + weight * (jnp.mean(mean) - state.level)
-    typical = state.typical_spread + weight * (jnp.mean(jnp.maximum(seen, 1.0)) - state.typical_spread)
-    lead = state.lead - gains.lead * jnp.mean(jnp.where(is_first, 0, error))
-    return FollowState(
-        value=state.value.at[index].set(new_t),
-        level_then=state.level_then.at[index].set(level),
-        spread=state.spread.at[index].set(spread),
+    memory = jnp.maximum(gains.memory, 10.0 * index.shape[0])
+    num_visits, by_visits = _weight(state.num_visits, count > 1, memory)
+    num_again, by_again = _weight(state.num_again, known, memory)
+    level = state.mean[index] + to_level * (mean - state.mean[index])
+    following = FollowState(
+        value=state.value.at[index].set(new),
+        mean=state.mean.at[index].set(jnp.where(seen, level, state.mean[index])),
+        error=state.error.at[index].set(jnp.where(known, to_level * noise, jnp.where(seen, noise, 0))),
+        common=state.common.at[index].set(missed * (1 - to_level)),
+        visits=state.visits.at[index].set(jnp.where(due, 1, state.visits[index] + 1)),
         visited=state.visited.at[index].set(state.step),
-        level=level,
-        lead=jnp.clip(lead, -gains.lead_limit, gains.lead_limit),
-        typical_spread=typical,
-        step=state.step + 1,
+        lead=lead,
+        variance=jnp.maximum(state.variance + by_visits * (_mean(variance, count > 1) - state.variance), 1.0),
+        drift=state.drift + by_again * (_mean(excess, known) - state.drift),
+        drift_square=state.drift_square + by_again * (_mean(excess**2, known) - state.drift_square),
+        num_visits=num_visits,
+        num_again=num_again,
+        step=state.step,
     )
+    kept = [jnp.where(rejects, new, old) for new, old in zip(following, state, strict=True)]
+    return FollowState(*kept)._replace(step=state.step + 1)
+
+
+def _moments(log_w: Float[Array, "b n"]) -> tuple[int, Array, Array, Array]:
+    possible = jnp.isfinite(log_w)
+    count = jnp.sum(possible, axis=-1).astype(log_w.dtype)
+    mean = jnp.sum(jnp.where(possible, log_w, 0), axis=-1) / count.clip(1)
+    squares = jnp.sum(jnp.where(possible, log_w - mean[:, None], 0) ** 2, axis=-1)
+    return log_w.shape[1], count, mean, squares / (count - 1).clip(1)
+
+
+def _weight(before: Array, rows: Bool[Array, " b"], memory: Array) -> tuple[Array, Array]:
+    # a plain mean over the first visits, then over as many as the memory holds
+    new = jnp.sum(rows).astype(before.dtype)
+    total = before + new
+    return total, new / jnp.clip(total, 1, memory)
+
+
+def _mean(values: Float[Array, " b"], rows: Bool[Array, " b"]) -> Float[Array, ""]:
+    return jnp.sum(jnp.where(rows, values, 0)) / jnp.sum(rows).clip(1).astype(values.dtype)

@@ -32,7 +32,7 @@ class Quantile(AbstractThreshold[Any]):
     steps, a row is refreshed from fresh draws at its next visit. So all rows are refreshed in the same epoch, whatever
     their order: batches with a few rows that are due, which cost as much as batches of them, do not spread over the
     others. With `every=None` the quantile is followed online, from the proposals that every visit draws anyway: fresh
-    draws are needed only at a row's first visit, and not even there after a `warmup` in which it was visited.
+    draws are needed only at a row's first visit, and as long as its past is no guide (`relbo.thresholds.follow`).
 
     gamma does not set the cost: only gamma/2 <= Z_R <= (1 + gamma)/2 holds (docs/errata.md, E13). Use `Rate` for that.
 
@@ -103,7 +103,7 @@ class Quantile(AbstractThreshold[Any]):
                 self.gains,
                 target=gamma,
                 share=lambda u: (u >= 0).astype(u.dtype),
-                solve=lambda f: upper_quantile(-f, gamma),
+                fresh_draws=self.fresh_draws,
                 rejects=self._rejects(state.step),
             )
         due = self.read(state, index).due

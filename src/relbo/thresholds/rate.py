@@ -13,25 +13,24 @@ from relbo.types import Number, Schedule
 
 ALMOST_ALL = 1 - 1e-6
 """Acceptance rate that stands for 1, which `Soft` reaches only at infinity."""
-HIGHEST_RATE = 0.99
-"""While a schedule asks for more than this, T is kept ready for this rate."""
 
 
 class Rate(AbstractThreshold[FollowState]):
-    r"""T(x) that holds the mean acceptance probability Z_R(x) at a target rate, at no extra draw after a row's first.
+    r"""T(x) that holds the mean acceptance probability Z_R(x) at a target rate.
 
     At a row's first visit T is solved from `num_draws` separate draws; later visits follow the proposals that every
-    visit draws anyway (`relbo.thresholds.follow` has the formulas).
+    visit draws anyway (`relbo.thresholds.follow` has the formulas). As long as a row's past is no guide, because log w
+    moves more than it spreads between two visits, T is solved for at each visit.
 
     Args:
         rate: target acceptance rate in (0, 1), or a schedule of it: 1 means T = +inf.
-        num_draws: draws from q behind the first T of a row.
-        warmup: steps with T = +inf before; rows are followed meanwhile, and need no draws of their own afterwards.
+        num_draws: draws from q behind each T that is solved for.
+        warmup: steps with T = +inf before.
         gains: how fast T follows.
     """
 
     rate: Number | Schedule = 0.5
-    num_draws: int = eqx.field(static=True, default=100)
+    num_draws: int = eqx.field(static=True, default=20)
     warmup: int = eqx.field(static=True, default=0)
     gains: Gains = Gains()
 
@@ -49,7 +48,7 @@ class Rate(AbstractThreshold[FollowState]):
         return follow.start(num_data)
 
     def read(self, state: FollowState, index: Int[Array, " b"]) -> Reading:
-        """T of the rows; those seen for the first time are due."""
+        """T of the rows; new ones and strangers are due."""
         return follow.read(state, index, self.gains, rejects=self._rejects(state.step))
 
     def update(
@@ -61,9 +60,7 @@ class Rate(AbstractThreshold[FollowState]):
         acceptance: AbstractAcceptance,
     ) -> FollowState:
         """One step of each visited row towards its target."""
-        target = jnp.minimum(
-            setting_at(self.rate, state.step, "Rate: rate"), HIGHEST_RATE if callable(self.rate) else 1
-        )
+        target = jnp.minimum(setting_at(self.rate, state.step, "Rate: rate"), ALMOST_ALL)
         return follow.update(
             state,
             index,
@@ -72,7 +69,7 @@ class Rate(AbstractThreshold[FollowState]):
             self.gains,
             target=target.astype(t.dtype),
             share=lambda u: jnp.exp(acceptance.log_prob(u)),
-            solve=lambda f: solve_rate(f, target.astype(f.dtype), acceptance),
+            fresh_draws=self.fresh_draws,
             rejects=self._rejects(state.step),
         )
 
