@@ -6,7 +6,15 @@ import pytest
 import relbo
 from relbo.acceptance import log_odds_of, parse
 
-ACCEPTANCES = [relbo.Soft(0.5), relbo.Soft(), relbo.Soft(2.0), relbo.Soft(50.0), relbo.Hard(), relbo.Always()]
+ACCEPTANCES = [
+    relbo.Soft(0.5),
+    relbo.Soft(),
+    relbo.Soft(2.0),
+    relbo.Soft(50.0),
+    relbo.Soft(1.0, 0.02),
+    relbo.Hard(),
+    relbo.Always(),
+]
 POINTS = [-np.inf, -1e4, -300.0, -40.0, -3.0, -0.1, 0.0, 0.1, 3.0, 40.0, 300.0, 1e4, np.inf]
 
 
@@ -22,7 +30,10 @@ def reference(acceptance, u):
         # (1 + e^{-su})^{-1/s}; long double holds e^{11000}, beyond it the 1 is lost
         exponent = -s * u
         log_sum = np.where(exponent > 11_000, exponent, np.log1p(np.exp(np.minimum(exponent, 11_000))))
-        return -log_sum / s, 1 / (1 + np.exp(s * u))
+        plain, slope, floor = -log_sum / s, 1 / (1 + np.exp(s * u)), np.longdouble(acceptance.floor)
+        a = floor + (1 - floor) * np.exp(plain)
+        rho = np.where(floor > 0, (1 - floor) * np.exp(plain) / a, 1)
+        return np.where(floor > 0, np.where(np.isneginf(u), -np.inf, np.log(a)), plain), rho * slope
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -56,6 +67,34 @@ def test_slope_against_finite_differences(acceptance):
     np.testing.assert_allclose(acceptance.slope(u), difference, atol=1e-8)
 
 
+@pytest.mark.parametrize("acceptance", [*ACCEPTANCES[:5], relbo.Always()], ids=repr)
+def test_curvature_is_the_derivative_of_the_slope(acceptance):
+    u = jnp.asarray([-np.inf, -1e4, -7.0, -1.3, 0.0, 0.4, 2.5, 1e4, np.inf])
+    curvature = acceptance.curvature(u)
+    np.testing.assert_allclose(curvature, jax.vmap(jax.grad(acceptance.slope))(u), atol=1e-14)
+    u, step = u[2:-2], 1e-5
+    difference = (acceptance.slope(u + step) - acceptance.slope(u - step)) / (2 * step)
+    np.testing.assert_allclose(curvature[2:-2], difference, atol=1e-6)
+
+
+def test_a_slope_that_jumps_has_no_curvature():
+    with pytest.raises(ValueError, match=r"must be smooth .* got Hard\(\)"):
+        relbo.Hard().curvature(jnp.zeros(3))
+
+
+def test_a_floor_accepts_no_less_but_nothing_that_is_impossible():
+    u, floored = jnp.asarray([-np.inf, -1e4, -40.0, 0.0, 40.0]), relbo.Soft(1.0, 0.25)
+    np.testing.assert_allclose(jnp.exp(floored.log_prob(u)), [0, 0.25, 0.25, 0.625, 1], rtol=1e-15)
+    assert np.isneginf(floored.level(jnp.asarray(0.2)))
+    # a floor of 0 that only a compiled program knows of
+    traced = jax.jit(lambda eps, u: (relbo.Soft(1.0, eps).log_prob(u), relbo.Soft(1.0, eps).slope(u)))
+    for got, expected in zip(traced(0.0, u), (relbo.Soft().log_prob(u), relbo.Soft().slope(u)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-15)
+    for floor in (-0.1, 1.0, np.nan):
+        with pytest.raises(ValueError, match=r"Soft: floor must be a number in \[0, 1\), got"):
+            relbo.Soft(1.0, floor)
+
+
 @pytest.mark.parametrize("sharpness", [0.5, 1.0, 2.0])
 def test_second_derivative_of_soft(sharpness):
     # a user's code may differentiate the slope: g'' = -s g' (1 - g')
@@ -80,6 +119,8 @@ def test_soft_tends_to_hard():
 @pytest.mark.parametrize("rate", [1e-300, 1e-6, 0.01, 0.5, 0.9, 1 - 1e-9])
 @pytest.mark.parametrize("acceptance", ACCEPTANCES[:-1], ids=repr)
 def test_level_is_the_inverse(acceptance, rate):
+    if getattr(acceptance, "floor", 0) > rate:
+        return  # below the floor there is no level
     u = acceptance.level(jnp.asarray(rate))
     assert np.isfinite(u)
     np.testing.assert_allclose(acceptance.log_prob(u), np.log(rate), rtol=1e-9, atol=1e-15)
@@ -120,6 +161,7 @@ def test_log_odds_at_the_edges():
     [
         ("soft", relbo.Soft()),
         ("soft:0.5", relbo.Soft(0.5)),
+        ("soft:1:0.01", relbo.Soft(1.0, 0.01)),
         (" Hard ", relbo.Hard()),
         ("always", relbo.Always()),
     ],
@@ -128,7 +170,12 @@ def test_words(words, meant):
     assert parse(words) == meant
 
 
-@pytest.mark.parametrize("words", ["", "medium", "soft:x", "soft:0", "soft:-1", "soft:nan", "hard:2", "soft:1:2"])
+@pytest.mark.parametrize(
+    "words", ["", "medium", "soft:x", "soft:0", "soft:-1", "soft:nan", "hard:2", "soft:1:2", "soft:1:0:0"]
+)
 def test_other_words_are_refused(words):
-    with pytest.raises(ValueError, match=r"acceptance must be soft:SHARPNESS \(> 0\), hard or always, got '.*'\.$"):
+    expected = (
+        r"acceptance must be soft:SHARPNESS \(> 0\), soft:SHARPNESS:FLOOR \(in \[0, 1\)\), hard or always, got '.*'"
+    )
+    with pytest.raises(ValueError, match=expected + r"\.$"):
         parse(words)

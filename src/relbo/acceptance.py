@@ -1,7 +1,8 @@
 r"""Acceptance functions: how likely a proposal z is kept, as a function of u.
 
 With u = log p(x, z) - log q(z | x) + T(x) (minus the paper's l), an acceptance is given by
-g(u) = log a(z) and its slope g'(u). They enter the method only through these two:
+g(u) = log a(z), its slope g'(u) and, for gradients along the path of z, its curvature g''(u). It enters the method
+only through these:
 
     r(z) proportional to q(z) exp g(u)          the resampled proposal
     A(z) = log p - log q - g(u)                 the learning signal
@@ -16,6 +17,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from relbo._check import is_number, require
@@ -32,6 +34,10 @@ class AbstractAcceptance(eqx.Module):
     @abc.abstractmethod
     def slope(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """The derivative g'(u)."""
+
+    @abc.abstractmethod
+    def curvature(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The second derivative g''(u), for estimators that go along the path of z."""
 
     @abc.abstractmethod
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
@@ -51,34 +57,93 @@ def _soft_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tu
     return _soft(u, sharpness), jax.nn.sigmoid(-sharpness * u) * du
 
 
+@jax.custom_jvp
+def _floored(u: Array, sharpness: Array, floor: Array) -> Array:
+    plain = _soft(u, sharpness)
+    # exact near a = 1, which T = +inf must give, and in the tail where the floor may be 0
+    low = jnp.logaddexp(jnp.log(floor), jnp.log1p(-floor) + plain)
+    log_a = jnp.where(plain > -1, jnp.log1p((1 - floor) * jnp.expm1(plain)), low)
+    # an impossible z has u = -inf, and is not to be accepted at any floor
+    return jnp.where(jnp.isneginf(u), -jnp.inf, log_a)
+
+
+@_floored.defjvp
+def _floored_jvp(primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    (u, sharpness, floor), (du, _, _) = primals, tangents
+    return _floored(u, sharpness, floor), _above_floor(u, sharpness, floor) * jax.nn.sigmoid(-sharpness * u) * du
+
+
+def _above_floor(u: Array, sharpness: Array, floor: Array) -> Array:
+    # rho = (1 - eps) e^{g_0} / a, as a logistic function of what does not overflow
+    plain = jnp.maximum(_soft(u, sharpness), jnp.finfo(u.dtype).min)
+    return jax.nn.sigmoid(plain + jnp.log1p(-floor) - jnp.log(floor))
+
+
 class Soft(AbstractAcceptance):
-    r"""Smooth acceptance a = (1 + e^{-s u})^{-1/s}.
+    r"""Smooth acceptance a = eps + (1 - eps) (1 + e^{-s u})^{-1/s}.
 
-    At sharpness s = 1 this is the paper's a = w / (w + M); as s grows it tends to `Hard`.
+    At sharpness s = 1 and floor eps = 0 this is the paper's a = w / (w + M); as s grows it tends to `Hard`. Without a
+    floor
 
-        g(u) = -softplus(-s u) / s,    g'(u) = sigmoid(-s u)
+        g(u) = -softplus(-s u) / s,    g'(u) = sigmoid(-s u),    g''(u) = -s sigmoid(s u) sigmoid(-s u),
+
+    and with one, g_0 being the former and rho = 1 - eps / a the share of a that is not the floor's,
+
+        g(u) = log(eps + (1 - eps) e^{g_0}),    g' = rho g_0',    g'' = rho g_0'' + rho (1 - rho) g_0'^2.
+
+    A floor bounds the cost: at most 1 / eps proposals for a draw, whatever T. The R-ELBO is still a lower bound with
+    the same gradients, but Theorem 1 no longer holds as it stands: as T falls r returns to q, so KL(r || p) falls at
+    first and then rises again. A z with p(x, z) = 0 is never accepted, floor or not: the bound would be -inf.
 
     Args:
         sharpness: s > 0.
+        floor: eps in [0, 1), the least probability of a possible z to be accepted.
+
+    Reference:
+        Jankowiak and Phan (2024), "Reparameterized variational rejection sampling", for the floor.
     """
 
     sharpness: Number = 1.0
+    floor: Number = 0.0
 
     def __check_init__(self) -> None:
         require(is_number(self.sharpness, above=0), "Soft: sharpness", "a finite number > 0", self.sharpness)
+        is_share = is_number(self.floor, above=-1, below=1)
+        is_share = is_share and (isinstance(self.floor, jax.core.Tracer) or bool(np.all(np.asarray(self.floor) >= 0)))
+        require(is_share, "Soft: floor", "a number in [0, 1)", self.floor)
+
+    @property
+    def _has_floor(self) -> bool:
+        return not (isinstance(self.floor, int | float) and self.floor == 0)
+
+    def _settings(self, dtype: jnp.dtype) -> tuple[Array, Array]:
+        return jnp.asarray(self.sharpness, dtype), jnp.asarray(self.floor, dtype)
 
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """Computes g(u) = -softplus(-s u) / s."""
-        return _soft(u, jnp.asarray(self.sharpness, u.dtype))
+        """Computes g(u)."""
+        sharpness, floor = self._settings(u.dtype)
+        return _floored(u, sharpness, floor) if self._has_floor else _soft(u, sharpness)
 
     def slope(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """Computes g'(u) = sigmoid(-s u), which is 1 - a at s = 1."""
-        return jax.nn.sigmoid(-jnp.asarray(self.sharpness, u.dtype) * u)
+        """Computes g'(u), which is 1 - a at s = 1 and eps = 0."""
+        sharpness, floor = self._settings(u.dtype)
+        slope = jax.nn.sigmoid(-sharpness * u)
+        return _above_floor(u, sharpness, floor) * slope if self._has_floor else slope
+
+    def curvature(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """Computes g''(u), which is -a (1 - a) at s = 1 and eps = 0."""
+        sharpness, floor = self._settings(u.dtype)
+        slope = jax.nn.sigmoid(-sharpness * u)
+        plain = -sharpness * slope * jax.nn.sigmoid(sharpness * u)
+        if not self._has_floor:
+            return plain
+        rho = _above_floor(u, sharpness, floor)
+        return rho * plain + rho * (1 - rho) * slope**2
 
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
-        """The u at which a = rate, from rate^-s = 1 + e^{-s u}."""
-        sharpness = jnp.asarray(self.sharpness, rate.dtype)
-        exponent = -sharpness * jnp.log(rate)
+        """The u at which a = rate, from rate^-s = 1 + e^{-s u} above the floor; -inf for less than the floor."""
+        sharpness, floor = self._settings(rate.dtype)
+        exponent = -sharpness * jnp.log(jnp.maximum(rate - floor, 0) / (1 - floor))
         return -(exponent + jnp.log(-jnp.expm1(-exponent))) / sharpness  # log(e^exponent - 1), which cannot overflow
 
 
@@ -92,6 +157,13 @@ class Hard(AbstractAcceptance):
     def slope(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Computes g'(u) = 1 where u < 0, else 0."""
         return jnp.where(u < 0, jnp.ones_like(u), jnp.zeros_like(u))
+
+    def curvature(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """There is none: the slope jumps at u = 0."""
+        raise ValueError(
+            "the acceptance must be smooth for a gradient along the path of z, got Hard(), whose slope jumps. Use a "
+            "sharp Soft(), or VRS."
+        )
 
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
         """The u at which a = rate, log(rate)."""
@@ -109,6 +181,10 @@ class Always(AbstractAcceptance):
         """Computes g'(u) = 0."""
         return jnp.zeros_like(u)
 
+    def curvature(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """Computes g''(u) = 0."""
+        return jnp.zeros_like(u)
+
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
         """There is none: every proposal is accepted."""
         raise ValueError("Rate: the acceptance must be able to reject, got Always(). Use Soft() or Hard().")
@@ -124,16 +200,14 @@ def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) 
 
 
 def parse(text: str) -> AbstractAcceptance:
-    """Reads `soft:SHARPNESS`, `soft`, `hard` or `always`."""
-    kind, _, number = text.strip().lower().partition(":")
-    makers: dict[str, Callable[[], AbstractAcceptance]] = {
-        "soft": lambda: Soft(float(number or 1.0)),
-        "hard": Hard,
-        "always": Always,
-    }
+    """Reads `soft:SHARPNESS:FLOOR`, `soft:SHARPNESS`, `soft`, `hard` or `always`."""
+    kind, *numbers = text.strip().lower().split(":")
+    makers: dict[str, Callable[..., AbstractAcceptance]] = {"soft": Soft, "hard": Hard, "always": Always}
     try:
-        if number and kind != "soft":
+        if len(numbers) > 2 or (numbers and kind != "soft"):
             raise KeyError(kind)
-        return makers[kind]()
+        return makers[kind](*[float(number) for number in numbers])
     except (KeyError, ValueError):
-        raise ValueError(f"acceptance must be soft:SHARPNESS (> 0), hard or always, got {text!r}.") from None
+        raise ValueError(
+            f"acceptance must be soft:SHARPNESS (> 0), soft:SHARPNESS:FLOOR (in [0, 1)), hard or always, got {text!r}."
+        ) from None

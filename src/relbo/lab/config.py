@@ -49,7 +49,7 @@ class RunConfig:
     warmup_epochs: float | None = None
     """Epochs with T = +inf; None is what the threshold does by itself."""
     acceptance: str = "soft:1.0"
-    """`soft:SHARPNESS`, `hard` or `always`; read by estimators with an acceptance."""
+    """`soft:SHARPNESS`, `soft:SHARPNESS:FLOOR`, `hard` or `always`; read by estimators with an acceptance."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Other fields of the estimator."""
     optimizer: str = "adam"

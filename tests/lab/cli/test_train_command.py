@@ -88,7 +88,10 @@ def test_resume_takes_the_runs_own_settings(trained, capsys):
         (["--lr", "-1"], "lr must be a number > 0"),
         (["--set", "speed=3"], "vrs has no setting 'speed'"),
         (["--set", "speed"], "a setting must be NAME=VALUE"),
-        (["--acceptance", "soft:x"], "acceptance must be soft:SHARPNESS (> 0), hard or always"),
+        (
+            ["--acceptance", "soft:x"],
+            "acceptance must be soft:SHARPNESS (> 0), soft:SHARPNESS:FLOOR (in [0, 1)), hard or always",
+        ),
         (["--data", "nowhere.npz"], "nowhere.npz"),
         (["--batch-size", "5000"], "batch_size"),
     ],

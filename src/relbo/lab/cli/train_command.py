@@ -57,7 +57,7 @@ def train_command(
         None, help="VRS: epochs without rejection before; for a quantile, those up to its first refresh."
     ),
     num_draws: int = typer.Option(100, help="VRS: draws behind each threshold that is solved for."),
-    acceptance: str = typer.Option("soft:1.0", help="VRS: soft:SHARPNESS, hard or always."),
+    acceptance: str = typer.Option("soft:1.0", help="VRS: soft:SHARPNESS, soft:SHARPNESS:FLOOR, hard or always."),
     set_: list[str] = typer.Option([], "--set", help="Any other setting of the estimator, NAME=VALUE; repeatable."),
     optimizer: str = typer.Option("adam", help="Any Optax optimiser by name."),
     lr: float = typer.Option(1e-3, help="Learning rate."),
