@@ -33,7 +33,8 @@ def reference(acceptance, u):
         plain, slope, floor = -log_sum / s, 1 / (1 + np.exp(s * u)), np.longdouble(acceptance.floor)
         a = floor + (1 - floor) * np.exp(plain)
         rho = np.where(floor > 0, (1 - floor) * np.exp(plain) / a, 1)
-        return np.where(floor > 0, np.where(np.isneginf(u), -np.inf, np.log(a)), plain), rho * slope
+        log_a = np.where(plain > -1, np.log1p((1 - floor) * np.expm1(plain)), np.log(a))
+        return np.where(floor > 0, np.where(np.isneginf(u), -np.inf, log_a), plain), rho * slope
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

@@ -15,7 +15,7 @@ from relbo.models.base import AbstractReparameterizedProposal
 from relbo.models.toy import TableProposal
 from relbo.streams import split_streams, stream_keys
 from relbo.types import Weights
-from relbo.view import BatchView, Needs, Proposals, RowView, num_features, offers, view_of
+from relbo.view import BatchView, Needs, Places, Proposals, RowView, num_features, offers, view_of
 
 
 class Together(relbo.AbstractBatchPair):
@@ -178,6 +178,8 @@ ESTIMATORS = {
     "vrs raw": relbo.VRSRaw(2, 2.0, num_proposals=4),
     "pathwise": relbo.Pathwise(3),
     "dreg": relbo.DReG(3),
+    "vrs path": relbo.VRSPath(2, 6.0, num_proposals=3),
+    "vrs path exhausted": relbo.VRSPath(2, 6.0, num_proposals=3, max_rounds=2),
 }
 
 
@@ -186,6 +188,7 @@ ESTIMATORS = {
     [
         *["rloo", "rws", "pathwise"],
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("vrs", "vrs rate", "vrs exhausted", "vrs raw", "dreg")),
+        *["vrs path", pytest.param("vrs path exhausted", marks=pytest.mark.slow)],
     ],
 )
 def test_gradients_agree(name):
@@ -202,7 +205,9 @@ def test_gradients_agree(name):
     np.testing.assert_array_equal(info.num_proposals, other_info.num_proposals)
     assert_trees_close(together, by_row, rtol=1e-10)
     assert_trees_close(state, other_state, rtol=1e-10) if "rate" in name else assert_trees_equal(state, other_state)
-    if name == "vrs exhausted":
+    if name == "vrs path":
+        assert (info.num_proposals > 3).any() and (info.num_proposals == 3).any(), "early and late draws"
+    if "exhausted" in name:
         assert info.extra.exhausted.any() and not info.extra.exhausted.all(), "rows of both kinds"
 
 
@@ -222,6 +227,26 @@ def test_the_gradient_in_blocks_is_the_pull_back(place):
         return view.gradient(z, Weights(*c), todo, start, width), expected
 
     for width, todo in [(1, some), (7, some), (1, jnp.zeros((5, 7), bool)), (1, jnp.ones((5, 7), bool))]:
+        got, expected = run(todo, width)
+        assert_trees_close(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["by row", "together"])
+def test_the_gradient_along_places_is_the_pull_back(place):
+    view, key, c = views(GAUSSIAN)[place], jax.random.key(0), jax.random.normal(jax.random.key(1), (2, 5, 7))
+    some = jax.random.bernoulli(jax.random.key(3), 0.5, (5, 7)).at[2].set(False).at[4].set(True)
+    order = jnp.stack([jax.random.permutation(k, 7) for k in jax.random.split(key, 5)]).astype(jnp.int32)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def run(todo, width):
+        _, _, pull = view.along(view.noise(key, 7))
+        start = jax.tree.map(jnp.ones_like, pull(Weights(*c)))
+        expected = jax.tree.map(jnp.add, start, pull(Weights(*jnp.where(todo[None], c, 0))))
+        moved = Weights(*jnp.take_along_axis(c, order[None], axis=2))
+        todo = jnp.take_along_axis(todo, order, axis=1)
+        return view.gradient(Places(key, order), moved, todo, start, width), expected
+
+    for width, todo in [(2, some), (1, jnp.zeros((5, 7), bool))]:
         got, expected = run(todo, width)
         assert_trees_close(got, expected, rtol=1e-12)
 

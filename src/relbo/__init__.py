@@ -36,6 +36,7 @@ from relbo.estimators import MuProp as MuProp
 from relbo.estimators import Pathwise as Pathwise
 from relbo.estimators import StraightThrough as StraightThrough
 from relbo.estimators import VRSAll as VRSAll
+from relbo.estimators import VRSPath as VRSPath
 from relbo.estimators import VRSRaw as VRSRaw
 from relbo.estimators import VRSWake as VRSWake
 from relbo.estimators import WakeSleep as WakeSleep

@@ -1,11 +1,12 @@
 """Small operations on pytrees."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 Tree = TypeVar("Tree")
 
@@ -20,6 +21,27 @@ def tree_add(a: Tree, b: Tree) -> Tree:
 def tree_scale(tree: Tree, factor: int | float | Float[Array, ""]) -> Tree:
     """Every leaf times a number."""
     return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor, leaf.dtype), tree)
+
+
+def sum_in_blocks(block: Callable[[Array], Tree], start: Tree, count: Int[Array, ""], size: int) -> Tree:
+    """`start` plus `block(done)` for done = 0, size, 2 size, ... below a count that only the running program knows."""
+    begin = (jnp.zeros((), jnp.int32), start)
+    return jax.lax.while_loop(
+        lambda carry: carry[0] < count,
+        lambda carry: (carry[0] + size, jax.tree.map(jnp.add, carry[1], block(carry[0]))),
+        begin,
+    )[1]
+
+
+def flat(tree: PyTree, dtype: jnp.dtype) -> Float[Array, " n"]:
+    """All numbers of one observation, or of one z, in a row."""
+    return jnp.concatenate([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
+
+
+def freeze(tree: Tree) -> Tree:
+    """The same values as constants of differentiation; leaves that are not arrays stay."""
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
 def numbers_as_arrays(tree: Tree) -> Tree:

@@ -100,6 +100,14 @@ def columns(
     return lanes, positions
 
 
+def distinct(value: Int[Array, "b k"], where: Bool[Array, "b k"]) -> tuple[Int[Array, " n"], Int[Array, ""]]:
+    """The different values at the marked places, in front of whatever else, and how many there are."""
+    beyond = jnp.iinfo(value.dtype).max
+    ordered = jnp.sort(jnp.where(where, value, beyond).reshape(-1))
+    is_new = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (ordered < beyond)
+    return jnp.sort(jnp.where(is_new, ordered, beyond)), jnp.sum(is_new, dtype=jnp.int32)
+
+
 def running_sum(v: Int[Array, " n"]) -> Int[Array, " n"]:
     """Sums up to and including each place."""
     if v.size > FEW:

@@ -30,7 +30,7 @@ from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.lanes import place_of, running_sum
 from relbo.streams import Streams, grid, log_uniform, stream_words
 from relbo.types import Draws, LogProbs, Weights
-from relbo.view import AbstractView, Proposals
+from relbo.view import AbstractView, Places, Proposals
 
 
 class Accepted(NamedTuple):
@@ -212,14 +212,19 @@ def accepted_draws(
     num_proposals: int,
     max_rounds: int,
     throw: bool = True,
+    along_path: bool = False,
 ) -> Draws:
     """Accepted draws with the way to a gradient; `extra` is the `Accepted`. Rows that run out raise or fall back.
 
     The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
-    later is evaluated again, in blocks, as many as there are.
+    later is evaluated again, in blocks, as many as there are. The gradient is that of `view.scored` or, `along_path`,
+    of `view.along`.
     """
-    z = view.draw(streams.propose, num_proposals)
-    first, pull_first = view.scored(z)
+    if along_path:
+        z, first, pull_first = view.along(view.noise(streams.propose, num_proposals))
+    else:
+        z = view.draw(streams.propose, num_proposals)
+        first, pull_first = view.scored(z)
     accepted = sample(
         view,
         streams,
@@ -239,7 +244,8 @@ def accepted_draws(
         kept = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
         late = jnp.arange(accepted.used.shape[1]) >= num_proposals
         todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
-        return view.gradient(accepted.z, weights, todo, kept, num_samples)
+        places = Places(streams.propose, accepted.position) if along_path else accepted.z
+        return view.gradient(places, weights, todo, kept, num_samples)
 
     return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)
 

@@ -21,8 +21,11 @@ from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import batch_size, one_number_each
+from relbo._tree import flat as flat
+from relbo._tree import freeze as freeze
+from relbo._tree import sum_in_blocks, tree_add
 from relbo.acceptance import log_odds_of
-from relbo.lanes import BLOCKS, Lanes, columns, missing_places, widths_for
+from relbo.lanes import BLOCKS, Lanes, columns, distinct, missing_places, widths_for
 from relbo.models.base import AbstractBatchPair, AbstractBernoulliProposal, AbstractReparameterizedProposal
 from relbo.streams import grid, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
@@ -43,6 +46,14 @@ class Proposals(NamedTuple):
 
     z: PyTree[Shaped[Array, "..."]]
     log_probs: LogProbs
+
+
+class Places(NamedTuple):
+    """Draws by where they stand in their rows' streams, for gradients that go through their noise."""
+
+    key: PRNGKeyArray
+    """The stream of proposals."""
+    position: Int[Array, "b k"]
 
 
 Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
@@ -74,8 +85,8 @@ class AbstractView(eqx.Module):
         """
 
     @abc.abstractmethod
-    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
-        """`start` plus the gradient of sum c^p log p + c^q log q over the draws in `todo`, a block at a time.
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+        """`start` plus the gradient of the draws in `todo` by `scored`, or of `Places` by `along`, a block at a time.
 
         The cost grows with how many there are; `width` is how many draws per row are expected at most.
         """
@@ -118,6 +129,22 @@ class AbstractView(eqx.Module):
         z = jax.lax.stop_gradient(z)
         log_probs, pull = eqx.filter_vjp(lambda pair: self.at(pair).log_densities(z), self.pair)
         return log_probs, lambda weights: pull(LogProbs(*weights))[0]
+
+    def along(self, noise: PyTree) -> tuple[PyTree, LogProbs, Callable[[Weights], Any]]:
+        """Draws from their noise, log densities, and the way from weights to a gradient along the path of the draws.
+
+        c^p weighs the gradient of log p at fixed z, c^q that of log w = log p - log q in z, its parameters held fixed,
+        times the derivative of z in the parameters.
+        """
+        z, pull_z = eqx.filter_vjp(lambda pair: self.at(pair).transform(noise), self.pair)
+        log_probs, pull = eqx.filter_vjp(lambda pair, z: self.at(pair).log_densities(z), self.pair, z)
+
+        def pull_back(weights: Weights) -> Any:
+            at_fixed_z, _ = pull(LogProbs(weights.model, jnp.zeros_like(weights.proposal)))
+            _, in_z = pull(LogProbs(weights.proposal, -weights.proposal))
+            return tree_add(at_fixed_z, pull_z(in_z)[0])
+
+        return jax.lax.stop_gradient(z), log_probs, pull_back
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, "b k"]:
         """Log p - log q of fresh draws for every row, as constants; -inf where log p is."""
@@ -168,30 +195,32 @@ class RowView(AbstractView):
 
         return next_round
 
-    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
         """Blocks of single draws, gathered from all rows."""
         num_places = todo.shape[1]
         size = -(-self.num_rows * width // BLOCKS)
         count = jnp.sum(todo, dtype=jnp.int32)
         order = jnp.pad(jnp.argsort(~todo.reshape(-1), stable=True).astype(jnp.int32), (0, size))
 
-        def block(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            done, total = carry
+        def block(done: Array) -> Any:
             is_todo = done + jnp.arange(size, dtype=jnp.int32) < count
             # 0 times an infinite derivative is NaN: lanes without a draw of their own repeat the first one
             place = jnp.where(is_todo, jax.lax.dynamic_slice(order, (done,), (size,)), order[0])
             row, slot = place // num_places, place % num_places
             view = RowView(self.pair, jax.tree.map(lambda leaf: leaf[row], self.x))
-            _, pull = view.scored(jax.tree.map(lambda leaf: leaf[row, slot][:, None], z))
+            if isinstance(z, Places):
+                keys = stream_keys(z.key, row, z.position[row, slot])[:, None]
+                *_, pull = view.along(jax.vmap(jax.vmap(self._noise))(keys))
+            else:
+                _, pull = view.scored(jax.tree.map(lambda leaf: leaf[row, slot][:, None], z))
             own = Weights(*[jnp.where(is_todo, w[row, slot], 0)[:, None] for w in weights])
-            return done + size, jax.tree.map(jnp.add, total, pull(own))
+            return pull(own)
 
-        return jax.lax.while_loop(lambda carry: carry[0] < count, block, (jnp.zeros((), jnp.int32), start))[1]
+        return sum_in_blocks(block, start, count, size)
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""
-        proposal: Any = self.pair.proposal
-        return jax.lax.stop_gradient(self._on_keys(key, num_draws, lambda k, _: proposal.noise(k)))
+        return self._on_keys(key, num_draws, lambda k, _: self._noise(k))
 
     def transform(self, noise: PyTree) -> PyTree:
         """One x and one noise at a time."""
@@ -217,6 +246,10 @@ class RowView(AbstractView):
     def rows_at_once(self, most: int) -> int:
         """As many as suits."""
         return max(1, min(most, self.num_rows))
+
+    def _noise(self, key: PRNGKeyArray) -> PyTree:
+        proposal: Any = self.pair.proposal
+        return jax.lax.stop_gradient(proposal.noise(key))
 
     def _on_keys(self, key: PRNGKeyArray, num_draws: int, function: Callable[[PRNGKeyArray, PyTree], PyTree]) -> PyTree:
         keys = stream_keys(key, *grid(self.num_rows, num_draws))
@@ -251,8 +284,10 @@ class BatchView(AbstractView):
 
         return next_round
 
-    def gradient(self, z: PyTree, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
-        """Blocks of columns, each row's own draws moved to the front."""
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+        """Blocks of columns, each row's own draws moved to the front; or columns of the streams."""
+        if isinstance(z, Places):
+            return self._gradient_along(z, weights, todo, start, width)
         counts = jnp.sum(todo, axis=1, dtype=jnp.int32)
         most = jnp.max(counts)
         # 0 times an infinite derivative is NaN: a row with nothing to do repeats a draw of its own that has a weight,
@@ -261,16 +296,32 @@ class BatchView(AbstractView):
         order = jnp.argsort(jnp.where(todo, 0, jnp.where(weighed, 1, 2)), axis=1, stable=True).astype(jnp.int32)
         row = jnp.where(jnp.any(weighed, axis=1), jnp.arange(self.num_rows), jnp.argmax(counts))[:, None]
 
-        def block(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            done, total = carry
+        def block(done: Array) -> Any:
             column = done + jnp.arange(width, dtype=jnp.int32)[None]
             is_todo = column < counts[:, None]
             slot = jnp.take_along_axis(order[row[:, 0]], jnp.where(is_todo, column, 0), axis=1)
             _, pull = self.scored(jax.tree.map(lambda leaf: leaf[row, slot], z))
             own = Weights(*[jnp.where(is_todo, jnp.take_along_axis(w, slot, axis=1), 0) for w in weights])
-            return done + width, jax.tree.map(jnp.add, total, pull(own))
+            return pull(own)
 
-        return jax.lax.while_loop(lambda carry: carry[0] < most, block, (jnp.zeros((), jnp.int32), start))[1]
+        return sum_in_blocks(block, start, most, width)
+
+    def _gradient_along(
+        self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int
+    ) -> Any:
+        # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
+        wanted, count = distinct(places.position, todo)
+
+        def block(done: Array) -> Any:
+            place = done + jnp.arange(width, dtype=jnp.int32)
+            column = wanted[jnp.where(place < count, place, 0)]
+            is_own = (places.position[:, :, None] == column[None, None]) & todo[:, :, None]
+            is_own = is_own & (place < count)[None, None]
+            *_, pull = self.along(jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column)))
+            own = Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights])
+            return pull(own)
+
+        return sum_in_blocks(block, start, count, width)
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""
@@ -337,17 +388,6 @@ def num_features(pair: AnyPair) -> int:
         return pair.num_features
     x, _ = jax.eval_shape(pair.model.sample, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(x))
-
-
-def flat(tree: PyTree, dtype: jnp.dtype) -> Float[Array, " n"]:
-    """All numbers of one observation, or of one z, in a row."""
-    return jnp.concatenate([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
-
-
-def freeze(tree: Result) -> Result:
-    """The same values as constants of differentiation; leaves that are not arrays stay."""
-    arrays, rest = eqx.partition(tree, eqx.is_array)
-    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
 def _checked(log_p: Array, log_q: Array) -> LogProbs:

@@ -78,4 +78,4 @@ def test_all_that_a_binary_network_can_serve(tiny_runs):
 
     names = noise_table.usable(open_run(tiny_runs / "rloo").pair)
     assert len(names) == 21 and {"vrs-budget", "vrs-raw-budget", "vrs-wake-budget"} <= set(names)
-    assert not {"pathwise", "dreg"} & set(names)
+    assert not {"pathwise", "dreg", "vrs-path"} & set(names)

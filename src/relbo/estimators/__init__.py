@@ -31,6 +31,7 @@ from relbo.estimators.vrs import Tally as Tally
 from relbo.estimators.vrs import VRSInfo as VRSInfo
 from relbo.estimators.vrs import VRSState as VRSState
 from relbo.estimators.vrs_all import VRSAll as VRSAll
+from relbo.estimators.vrs_path import VRSPath as VRSPath
 from relbo.estimators.vrs_raw import VRSRaw as VRSRaw
 from relbo.estimators.vrs_wake import VRSWake as VRSWake
 from relbo.estimators.wake_sleep import WakeSleep as WakeSleep
@@ -47,6 +48,7 @@ REGISTRY: dict[str, type[AbstractEstimator]] = {
     "vrs-wake": VRSWake,
     "vrs-raw": VRSRaw,
     "vrs-all": VRSAll,
+    "vrs-path": VRSPath,
     "muprop": MuProp,
     "straight-through": StraightThrough,
     "concrete": Concrete,

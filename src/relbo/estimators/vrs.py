@@ -95,10 +95,15 @@ class Parts(NamedTuple):
     """g'(u_k)."""
     centred: Float[Array, "b k"]
     """(A_k - mean A) / (K - 1)."""
+    u: Float[Array, "b k"]
+    """Log w + T, for what else an acceptance tells."""
 
 
 class AbstractVRS(AbstractScoreEstimator[VRSState]):
-    """Variational rejection sampling, with the settings that `VRS` documents; a file supplies `for_phi`."""
+    """Variational rejection sampling, with the settings that `VRS` documents; a file supplies `for_phi`.
+
+    A variant that needs a path weighs d/dz log w . dz/dphi, any other grad log q.
+    """
 
     num_samples: int = eqx.field(static=True)
     threshold: AbstractThreshold
@@ -155,6 +160,7 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
             num_proposals=self.num_proposals,
             max_rounds=self.max_rounds,
             throw=self.throw,
+            along_path=self.needs is Needs.PATH,
         )
         first = slice(self.num_proposals)  # iid from q whatever happens to them
         log_w = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], jnp.zeros(()))
@@ -173,7 +179,10 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
         count = jnp.maximum(accepted.num_used, 2).astype(signal.dtype)[:, None]
         mean = jnp.sum(signal, axis=1, keepdims=True) / count
         parts = Parts(
-            uniform=jnp.where(used, 1 / count, 0), slope=slope, centred=jnp.where(used, signal - mean, 0) / (count - 1)
+            uniform=jnp.where(used, 1 / count, 0),
+            slope=slope,
+            centred=jnp.where(used, signal - mean, 0) / (count - 1),
+            u=u,
         )
         weights = Weights(parts.uniform + slope * parts.centred, self.for_phi(draws, parts))
 

@@ -1,0 +1,158 @@
+"""VRS along the path, against quadrature on a Gaussian proposal for a mixture of two, and in its limits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_trees_close, draws_of, rejection_of
+from jax.scipy.stats import norm
+
+import relbo
+from relbo.models.gaussian import DiagonalGaussian, linear_gaussian
+from relbo.models.sbn import Affine
+from relbo.types import EmptyState
+from relbo.variance import gradient_moments
+from relbo.view import view_of
+
+
+class Mixture(relbo.AbstractModel):
+    """Two components; theta are their places and weights."""
+
+    place: jax.Array
+    logit: jax.Array
+
+    def log_joint(self, x, z):
+        parts = norm.logpdf(z[0], self.place, jnp.asarray([0.7, 1.2])) + jax.nn.log_softmax(self.logit)
+        return jax.nn.logsumexp(parts) + x[0]
+
+    def sample(self, key):
+        raise NotImplementedError
+
+
+class Normal(relbo.AbstractReparameterizedProposal):
+    mean: jax.Array
+    log_scale: jax.Array
+
+    def noise(self, key):
+        return jax.random.normal(key, (1,))
+
+    def transform(self, noise, x):
+        return self.mean + jnp.exp(self.log_scale) * noise
+
+    def log_prob(self, z, x):
+        return jnp.sum(norm.logpdf(z, self.mean, jnp.exp(self.log_scale)))
+
+
+PAIR = relbo.Pair(
+    Mixture(jnp.asarray([-1.0, 1.5]), jnp.asarray([0.3, -0.2])), Normal(jnp.asarray([0.4]), jnp.asarray([0.2]))
+)
+X = jnp.asarray([-0.7])
+NOISE = jnp.linspace(-9.0, 9.0, 241)
+PRIOR = norm.pdf(NOISE) / jnp.sum(norm.pdf(NOISE))
+"""The trapezium rule is exact to rounding for functions as smooth as these."""
+ACCEPTANCES = {
+    "paper": relbo.Soft(),
+    "soft": relbo.Soft(0.5),
+    "sharp": relbo.Soft(3.0),
+    "floor": relbo.Soft(1.0, 0.05),
+    "sharp floor": relbo.Soft(3.0, 0.2),
+}
+THRESHOLDS = (-2.0, 0.0, 2.0, float("inf"))
+
+
+def log_w(pair):
+    z = jax.vmap(lambda e: pair.proposal.transform(e[None], X))(NOISE)
+    return jax.vmap(lambda one: pair.model.log_joint(X, one) - pair.proposal.log_prob(one, X))(z)
+
+
+def resampled(pair, t, acceptance):
+    """Probabilities of the nodes under r, and the R-ELBO, by quadrature."""
+    f = log_w(pair)
+    log_a = acceptance.log_prob(f + t)
+    kept = PRIOR * jnp.exp(log_a)
+    r = kept / jnp.sum(kept)
+    return r, jnp.sum(r * (f - log_a)) + jnp.log(jnp.sum(kept))
+
+
+def exact_gradient(pair, t, acceptance):
+    return jax.grad(lambda p: resampled(p, t, acceptance)[1])(pair)
+
+
+def expected(pair, t, acceptance):
+    """The estimator's mean over all pairs of nodes, through its own weights and the view's own pull-back."""
+    size = NOISE.size
+    view = view_of(pair, X[None])
+    _, (log_p, log_q), pull_back = view.along(NOISE[None, :, None])
+    index = jnp.stack(jnp.meshgrid(jnp.arange(size), jnp.arange(size), indexing="ij"), axis=-1).reshape(-1, 2)
+    count = jnp.full(size**2, 2, jnp.int32)
+    estimator = relbo.VRSPath(2, t, acceptance)
+    draws = draws_of(None, log_p[0][index], log_q[0][index], rejection_of(t, count, count))
+    state = estimator.init(jax.random.key(0), pair, 1)
+    weights, _, _ = estimator.weigh(draws, state, relbo.Batch(jnp.zeros((size**2, 1)), jnp.zeros(size**2, int)))
+    r, _ = resampled(pair, t, acceptance)
+    prob = r[index[:, 0]] * r[index[:, 1]]
+
+    def total(c):
+        return jnp.zeros(size).at[index.reshape(-1)].add((prob[:, None] * c).reshape(-1))
+
+    return pull_back(relbo.Weights(*[total(c)[None] for c in weights]))
+
+
+@pytest.mark.parametrize("name", ACCEPTANCES)
+def test_expected_gradient_against_quadrature(name):
+    run = jax.jit(jax.vmap(lambda t: (expected(PAIR, t, acceptance), exact_gradient(PAIR, t, acceptance))))
+    acceptance = ACCEPTANCES[name]
+    got, wanted = run(jnp.asarray(THRESHOLDS))
+    for i in range(len(THRESHOLDS)):
+        pick = functools.partial(jax.tree.map, lambda v, i=i: v[i])
+        assert_trees_close(pick(got), pick(wanted), rtol=1e-7)
+        assert_trees_close(pick(got).proposal, pick(wanted).proposal, rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acceptance", [relbo.Soft(), relbo.Soft(2.0, 0.05)], ids=repr)
+def test_sampled_gradient_with_a_budget_and_late_draws(acceptance):
+    # each of 6 entries within 5.5 standard errors: rate 2e-7
+    batch, t = relbo.Batch(jnp.broadcast_to(X, (100, 1)), jnp.zeros(100, int)), -0.5
+    estimator = relbo.VRSPath(2, t, acceptance, num_proposals=4)
+    state = estimator.init(jax.random.key(0), PAIR, 1)
+    found = gradient_moments(estimator, jax.random.key(1), PAIR, state, batch, num_estimates=2_000, chunk=500)
+    assert float(found.num_proposals) > 4.5, "late draws"
+    wanted = exact_gradient(PAIR, t, acceptance)
+    for mean, variance, value in zip(*map(jax.tree.leaves, (found.mean, found.variance, wanted)), strict=True):
+        assert np.all(np.abs(mean - value) < 5.5 * np.sqrt(variance / found.num_estimates))
+
+
+def test_without_rejection_it_is_the_path_that_sticks_the_landing():
+    pair, batch = linear_gaussian(jax.random.key(1), 2, jnp.asarray([0.3, -0.2, 0.5])), jnp.ones((4, 3))
+    batch = relbo.Batch(batch * jnp.arange(4.0)[:, None], jnp.arange(4))
+    estimator = relbo.VRSPath(3, float("inf"))
+    plain = relbo.Pathwise(3, drop_score=True)
+    got, _, info = jax.jit(estimator.estimate)(
+        jax.random.key(2), pair, estimator.init(jax.random.key(0), pair, 4), batch
+    )
+    wanted, _, other = jax.jit(plain.estimate)(jax.random.key(2), pair, EmptyState.of(4), batch)
+    assert_trees_close(got, wanted, rtol=1e-12)
+    np.testing.assert_allclose(info.bound, other.bound, rtol=1e-12)
+
+
+def test_every_sample_is_zero_at_the_posterior():
+    model = linear_gaussian(jax.random.key(1), 1, jnp.asarray([0.3, -0.2, 0.5])).model
+    x, weight, scale = jnp.asarray([1.0, -0.4, 0.2]), model.decoder.weight[:, 0], jnp.exp(2 * model.log_scale)
+    precision = 1 + jnp.sum(weight**2 / scale)
+    mean = jnp.sum(weight * (x - model.decoder.bias) / scale) / precision
+    proposal = DiagonalGaussian(Affine(jnp.zeros((1, 3)), mean[None]), -0.5 * jnp.log(precision)[None])
+    pair, rows = relbo.Pair(model, proposal), 50
+    estimator = relbo.VRSPath(2, rate=0.3, num_proposals=3)
+    state = estimator.init(jax.random.key(0), pair, rows)
+    batch = relbo.Batch(jnp.broadcast_to(x, (rows, 3)), jnp.arange(rows))
+    grads, _, info = jax.jit(estimator.estimate)(jax.random.key(3), pair, state, batch)
+    assert (info.num_proposals > 3).any() and float(jnp.mean(info.extra.acceptance)) < 0.5
+    assert max(float(jnp.max(jnp.abs(v))) for v in jax.tree.leaves(grads.proposal)) < 1e-12
+
+
+def test_an_acceptance_that_is_not_smooth_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"must be smooth .* got Hard\(\)"):
+        relbo.VRSPath(2, 0.0, relbo.Hard())
