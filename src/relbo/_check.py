@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,18 @@ _collected: ContextVar[dict[str, Array] | None] = ContextVar("collected", defaul
 def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noqa: FBT001
     """Raises `ValueError` naming the setting, what it must be and what it was."""
     if not condition:
-        raise ValueError(f"{what} must be {expected}, got {got!r}.")
+        refuse(what, expected, got)
+
+
+def refuse(what: str, expected: str, got: Any) -> NoReturn:
+    """Raises that `ValueError`."""
+    raise ValueError(f"{what} must be {expected}, got {shortened(got)}.")
+
+
+def shortened(value: Any) -> str:
+    """How a value looks in a message: one line, not longer than some 300 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 300 else f"{text[:280]} ... ({len(text)} characters)"
 
 
 def is_int(value: Any, *, at_least: int) -> bool:
@@ -47,9 +58,38 @@ def root_key(seed: int) -> PRNGKeyArray:
     return jax.random.key(seed)
 
 
+def checked_key(key: Any, what: str) -> None:
+    """Refuses what is not one random key."""
+    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
+    is_old = isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape == (2,)
+    require(is_key or is_old, what, "a random key such as jax.random.key(0)", key)
+
+
+def checked_pair(pair: Any, what: str) -> None:
+    """Refuses what is not a model with a proposal."""
+    from relbo.models.base import AbstractBatchPair
+    from relbo.types import Pair
+
+    expected = "a relbo.Pair(model, proposal), such as relbo.sbn makes"
+    require(isinstance(pair, Pair | AbstractBatchPair), what, expected, pair)
+
+
+def checked_estimator(estimator: Any, what: str) -> None:
+    """Refuses what is not an estimator's instance, such as its class or its name."""
+    from relbo.estimators.base import AbstractEstimator
+
+    require(isinstance(estimator, AbstractEstimator), what, "an estimator such as relbo.VRS(5)", estimator)
+
+
 def num_datapoints(x: PyTree, what: str) -> int:
     """The common first axis of all leaves of x, which must not be empty."""
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+    leaves = jax.tree.leaves(x)
+    for leaf in leaves:
+        is_array = isinstance(leaf, jax.Array | np.ndarray) and (
+            jnp.isdtype(leaf.dtype, ("bool", "numeric")) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        )
+        require(is_array, what, "an array of numbers, or a tree of such arrays", leaf)
+    sizes = {np.shape(leaf)[:1] for leaf in leaves}
     ok = len(sizes) == 1 and sizes != {()} and sizes != {(0,)}
     require(ok, what, "arrays with the same number of datapoints, at least one, first", sorted(sizes))
     return next(iter(sizes))[0]

@@ -23,7 +23,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
-from relbo._check import is_int, num_datapoints, require
+from relbo._check import checked_key, num_datapoints, require
+from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
@@ -178,8 +179,14 @@ def evaluate(
     Returns:
         An `Estimate` for each bound, under its name.
     """
-    require(is_int(repeats, at_least=1), "evaluate: repeats", "an integer >= 1", repeats)
+    require(isinstance(pair, Pair), "evaluate: pair", "a relbo.Pair(model, proposal), such as relbo.sbn makes", pair)
+    checked_key(key, "evaluate: key")
+    check("evaluate: ", repeats=repeats, max_rounds=max_rounds)
+    is_known = acceptance is None or isinstance(acceptance, AbstractAcceptance)
+    require(is_known, "evaluate: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
     usual = as_threshold(threshold, rate, default=Quantile(0.9, FRESH_DRAWS), num_draws=FRESH_DRAWS)
+    is_one = isinstance(bounds, str | AbstractBound)
+    require(is_one or isinstance(bounds, Sequence), "evaluate: bounds", "a bound or a list of bounds", bounds)
     wanted = [bounds] if isinstance(bounds, str | AbstractBound) else list(bounds)
     named = [bound_functions.parse(bound) for bound in wanted]
     names = [str(bound) for bound in named]

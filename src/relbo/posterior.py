@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from relbo import bounds
-from relbo._check import is_int, num_datapoints, require
+from relbo._check import checked_key, checked_pair, is_int, num_datapoints, require
+from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.evaluate import as_input
@@ -233,6 +234,11 @@ def posterior(
         >>> draws = relbo.posterior(key, pair, x, rate=0.1)
         >>> print(draws.summary())
     """
+    checked_key(key, "posterior: key")
+    checked_pair(pair, "posterior: pair")
+    check("posterior: ", num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds)
+    is_known = acceptance is None or isinstance(acceptance, AbstractAcceptance)
+    require(is_known, "posterior: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     total = num_datapoints(x, "posterior: x")
     size = view_of(pair, x).rows_at_once(LANES // num_samples)

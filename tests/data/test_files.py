@@ -134,7 +134,10 @@ NOT_NPZ = {
     "npy": (npy_bytes(rows(2, 3)), "got a single .npy array; save the splits with np.savez"),
     "truncated": (GOOD[: len(GOOD) // 2], "got one that ends too early; write or fetch it again"),
     "damaged": (GOOD.replace(b"NUMPY", b"NUMPZ").replace(GOOD[60:90], bytes(30), 1), "is damaged"),
-    "not arrays": (zip_bytes(train="0 1", valid="0 1", test="0 1"), "'train' must be an array that np.savez wrote"),
+    "not arrays": (
+        zip_bytes(train="0 1", valid="0 1", test="0 1"),
+        "'train' is damaged .EOF: reading magic string",
+    ),
     "huge": (zip_bytes(**{f"{name}.npy": HUGE for name in splits()}), "'train' is damaged"),
 }
 

@@ -129,29 +129,37 @@ def test_binarized_mnist_with_other_content_is_refused(tmp_path, no_data):
 
 
 def test_search_order(tmp_path, no_data, monkeypatch):
-    """An explicit directory, then the variable, then the cache; a place without the file is passed over."""
-    places = [tmp_path / "explicit", tmp_path / "variable", no_data]
-    for place in places:
+    """The variable, then the cache; an explicit directory binds: nothing else is looked at."""
+    explicit, variable = tmp_path / "explicit", tmp_path / "variable"
+    for place in (explicit, variable, no_data):
         place.mkdir()
-    monkeypatch.setenv("RELBO_DATA", str(places[1]))
+    monkeypatch.setenv("RELBO_DATA", str(variable))
     source = SOURCES["mnist"]
-    found = []
-    for place in reversed(places):
-        (place / source.file).write_bytes(b"")
-        found.append(loading.present(source, places[0]))
-    assert found == [place / source.file for place in reversed(places)]
-    assert loading.present(source) == places[1] / source.file
+    (no_data / source.file).write_bytes(b"")
+    assert loading.present(source) == no_data / source.file
+    (variable / source.file).write_bytes(b"")
+    assert loading.present(source) == variable / source.file
+    assert loading.present(source, explicit) is None
+    (explicit / source.file).write_bytes(b"")
+    assert loading.present(source, explicit) == explicit / source.file
 
 
 @pytest.mark.parametrize("name", ["binarized-mnist", "mnist", "omniglot28"])
 def test_a_missing_file_names_all_places_and_the_remedy(tmp_path, no_data, monkeypatch, name):
     monkeypatch.setenv("RELBO_DATA", str(tmp_path / "variable"))
-    with pytest.raises(FileNotFoundError) as caught:
-        load(name, tmp_path / "explicit")
-    message = str(caught.value)
-    for part in (SOURCES[name].file, tmp_path / "explicit", tmp_path / "variable", no_data, "--data-dir"):
-        assert str(part) in message
-    assert (f"`relbo data fetch {name}`" if name != "omniglot28" else "no public page has it") in message
+    for explicit, searched in ((None, (tmp_path / "variable", no_data)), (str(tmp_path), (tmp_path,))):
+        with pytest.raises(FileNotFoundError) as caught:
+            load(name, explicit)
+        message = str(caught.value)
+        for part in (SOURCES[name].file, *searched, "--data-dir"):
+            assert str(part) in message
+        assert (f"`relbo data fetch {name}`" if name != "omniglot28" else "no public page has it") in message
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "mine.npz"])
+def test_an_explicit_directory_must_be_there(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match="the data directory .*nowhere does not exist"):
+        load(name, tmp_path / "nowhere")
 
 
 def test_an_unknown_name_gets_the_nearest(no_data):

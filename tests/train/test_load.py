@@ -8,6 +8,8 @@ import pytest
 
 import relbo
 from relbo.lab.runs import open_run
+from relbo.train.directory import Description
+from relbo.train.sealed import write_sealed
 
 ROWS = np.random.default_rng(0).integers(0, 2, (40, 6)).astype(float)
 
@@ -87,7 +89,7 @@ def test_refusals(fitted, tmp_path):
         relbo.load(out, make_pair, which="worst")
     with pytest.raises(FileNotFoundError, match=r"nothing is not a run directory: expected the file .*run\.json"):
         relbo.load(tmp_path / "nothing", make_pair)
-    (tmp_path / "run.json").write_text("{}")
+    write_sealed(tmp_path / "run.json", Description("name", "0", {}, None)._asdict())
     with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
         relbo.load(tmp_path, make_pair)
     (tmp_path / "run.json").write_text("{")

@@ -1,30 +1,19 @@
 """Reading and writing `.npz` files: never a pickle, never half a file."""
 
-import os
-import uuid
+import math
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from relbo._disk import replacing
 from relbo.data import checks
 from relbo.data.dataset import SPLITS, Dataset
 
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    ValueError,
-    KeyError,
-    TypeError,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-)
-"""What zipfile, zlib and numpy raise on a damaged archive; trouble with the disk (`OSError`) passes through."""
+LARGEST = 1 << 31
+"""Bytes that the arrays of a file may take when unpacked: a small archive can declare, and hold, any number."""
 
 
 def read_npz(path: Path, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, np.ndarray]:
@@ -42,7 +31,7 @@ def read_npz(path: Path, required: Iterable[str], optional: Iterable[str] = ()) 
     with path.open("rb") as file:  # NumPy would leave a damaged file open
         try:
             archive = np.load(file, allow_pickle=False)
-        except _DAMAGE as error:
+        except Exception as error:  # zipfile and numpy raise many kinds for a damaged archive
             raise ValueError(f"{path} is damaged ({_reason(error)}); write or fetch it again.") from error
         with archive:
             missing = [key for key in required if key not in archive.files]
@@ -52,6 +41,7 @@ def read_npz(path: Path, required: Iterable[str], optional: Iterable[str] = ()) 
                     f"got {_quoted(archive.files)}."
                 )
             wanted = [*required, *(key for key in optional if key in archive.files)]
+            _refuse_too_large(path, archive, wanted)
             return {key: _read(path, archive, key) for key in wanted}
 
 
@@ -84,28 +74,46 @@ def pack(splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes a compressed `.npz` in one move: whoever looks sees the old file or the whole new one."""
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with part.open("xb") as stream:
-            np.savez_compressed(stream, **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        np.savez_compressed(stream, **arrays)
+
+
+def _refuse_too_large(path: Path, archive: np.lib.npyio.NpzFile, keys: list[str]) -> None:
+    """Compares what the archive and the headers in it declare with the limit and with each other, unpacking nothing."""
+    assert archive.zip is not None
+    members = {info.filename.removesuffix(".npy"): info for info in archive.zip.infolist()}
+    declared = sum(info.file_size for info in archive.zip.infolist() if info.filename.removesuffix(".npy") in keys)
+    if declared > LARGEST:
+        raise ValueError(
+            f"{path}: {_quoted(keys)} must not be larger than {LARGEST:,} bytes when unpacked, the file declares "
+            f"{declared:,}."
+        )
+    for key in keys:
+        try:
+            with archive.zip.open(members[key]) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = read[version](stream)
+        except Exception as error:  # zipfile and numpy raise many kinds for a damaged archive
+            raise _damaged(path, key, error) from error
+        size, there = math.prod(shape) * dtype.itemsize, members[key].file_size
+        if size > there and not dtype.hasobject:
+            raise _damaged(path, key, ValueError(f"its header declares {size:,} bytes, the archive {there:,}"))
+
+
+def _damaged(path: Path, key: str, error: Exception) -> ValueError:
+    return ValueError(f"{path}: {key!r} is damaged ({_reason(error)}); write or fetch the file again.")
 
 
 def _read(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     try:
         array = archive[key]
-    except _DAMAGE as error:
+    except Exception as error:  # as above
         if "allow_pickle" in str(error):
             raise ValueError(
                 f"{path}: {key!r} holds pickled objects, which are never read; save it as a plain numeric array."
             ) from error
-        raise ValueError(f"{path}: {key!r} is damaged ({_reason(error)}); write or fetch the file again.") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: {key!r} must be an array that np.savez wrote, got other bytes.")
+        raise _damaged(path, key, error) from error
     return array
 
 
@@ -144,7 +152,7 @@ def _look(path: Path) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
 
 
 def _quoted(names: Iterable[str]) -> str:

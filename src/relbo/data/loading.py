@@ -3,6 +3,7 @@
 import difflib
 from pathlib import Path
 
+from relbo._check import require
 from relbo.data import files, locate
 from relbo.data.dataset import Dataset
 from relbo.data.sources import DIGITS, SOURCES, Source
@@ -10,13 +11,13 @@ from relbo.data.sources import DIGITS, SOURCES, Source
 DEFAULT = DIGITS.name
 
 
-def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+def load(name_or_path: str | Path, data_dir: Path | str | None = None) -> Dataset:
     """A named dataset or a user's file.
 
     Args:
         name_or_path: a name of `relbo.data.SOURCES`, or the path of an `.npz` file whose `train`, `valid` and `test`
             are matrices of 0s and 1s (any numeric or boolean dtype), or bit-packed uint8 beside `<split>_shape`.
-        data_dir: where the files of named datasets are looked for first; then `$RELBO_DATA`, then the user's cache.
+        data_dir: where the files of named datasets are; by default in `$RELBO_DATA` or the user's cache.
 
     Returns:
         The checked dataset; for a named one its content is the published content, bit for bit.
@@ -25,15 +26,18 @@ def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
         FileNotFoundError: the file is nowhere; the message says how to get it.
         ValueError: the name is unknown, or the file is not what it should be.
     """
-    if name_or_path in SOURCES:
-        return load_source(SOURCES[name_or_path], data_dir)
+    is_name = isinstance(name_or_path, str | Path) and str(name_or_path) != "" and "\0" not in str(name_or_path)
+    require(is_name, "data", f"one of {', '.join(SOURCES)} or the path of an .npz file", name_or_path)
+    place = locate.checked(data_dir)
+    if str(name_or_path) in SOURCES:
+        return load_source(SOURCES[str(name_or_path)], place)
     path = Path(name_or_path).expanduser()
     if path.suffix == ".npz" or len(path.parts) > 1 or path.exists():
         return files.load_file(path)
-    close = difflib.get_close_matches(name_or_path, SOURCES, n=1)
+    close = difflib.get_close_matches(str(name_or_path), SOURCES, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "see `relbo data list`."
     raise ValueError(
-        f"data must be one of {', '.join(SOURCES)} or the path of an .npz file, got {name_or_path!r}; {hint}"
+        f"data must be one of {', '.join(SOURCES)} or the path of an .npz file, got {str(name_or_path)!r}; {hint}"
     )
 
 

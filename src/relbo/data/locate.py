@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from relbo._check import require
+
 VARIABLE = "RELBO_DATA"
 
 
@@ -14,10 +16,22 @@ def cache_dir() -> Path:
 
 
 def places(data_dir: Path | None = None) -> list[Path]:
-    """The directories in the order of search: the explicit one, `$RELBO_DATA`, the cache."""
+    """Where files are looked for: in the explicit directory alone, or else in `$RELBO_DATA`, then in the cache."""
+    if data_dir is not None:
+        return [data_dir.expanduser()]
     variable = os.environ.get(VARIABLE)
-    chosen = [data_dir, Path(variable) if variable else None, cache_dir()]
-    return [place.expanduser() for place in chosen if place is not None]
+    return [*([Path(variable).expanduser()] if variable else []), cache_dir()]
+
+
+def checked(data_dir: Path | str | None) -> Path | None:
+    """An explicit directory as a path; one that is not there is refused, not passed over."""
+    if data_dir is None:
+        return None
+    require(isinstance(data_dir, str | Path) and str(data_dir) != "", "data_dir", "a directory", data_dir)
+    place = Path(data_dir).expanduser()
+    if not place.is_dir():
+        raise FileNotFoundError(f"the data directory {place} does not exist; create it, or leave --data-dir out.")
+    return place
 
 
 def find(file: str, data_dir: Path | None = None) -> Path | None:

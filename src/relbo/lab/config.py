@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ import jax.numpy as jnp
 import optax
 
 from relbo import acceptance, thresholds
-from relbo._check import root_key
+from relbo._check import refuse, root_key
+from relbo._options import check
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
 from relbo.lab import user_model
 from relbo.models.sbn import sbn
 from relbo.thresholds import AbstractThreshold
-from relbo.train.log import write_json
+from relbo.train.directory import CONFIG, read_config
+from relbo.train.errors import first_line
+from relbo.train.optimizers import named_optimizer
 from relbo.types import Pair
 
-SCHEDULES = ("constant", "cosine", "linear")
 EXTENDABLE = ("epochs", "patience", "valid_every")
 """What a resumed run may change."""
 
@@ -63,6 +65,9 @@ class RunConfig:
     valid_every: int = 1
     patience: int | None = None
 
+    def __post_init__(self) -> None:
+        check(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the one that it continues."""
         free = set(EXTENDABLE) - ({"epochs"} if self.schedule != "constant" else set())
@@ -84,21 +89,15 @@ class RunConfig:
         """The sentence that the model's file is no longer what the run was begun with; None if it is."""
         return None if self.model is None else user_model.change(self.model, self.model_sha256)
 
-    def save(self, run: Path) -> None:
-        """Writes RUN/config.json."""
-        write_json(run / "config.json", dataclasses.asdict(self))
-
     @classmethod
     def load(cls, run: Path) -> "RunConfig":
         """Reads RUN/config.json."""
-        path = Path(run) / "config.json"
-        if not path.is_file():
-            raise FileNotFoundError(f"{run} is not a run of `relbo train`: expected the file {path}.")
+        path = Path(run) / CONFIG
+        values = read_config(Path(run))
         try:
-            values = json.loads(path.read_text())
             return cls(**{**values, "layers": tuple(values["layers"])})
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: expected the configuration of a run, got {error}.") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: expected the configuration of a run, got {first_line(error)}.") from error
 
 
 def build_pair(config: RunConfig, data: Dataset) -> Pair:
@@ -107,8 +106,24 @@ def build_pair(config: RunConfig, data: Dataset) -> Pair:
     if config.model is not None:
         return user_model.make_pair(config.model, key, data)
     mean = jnp.asarray(data.mean(), jnp.result_type(float))
-    # one program for all layers; compiled one by one, each of its operations for each shape, it takes seconds
-    return eqx.filter_jit(sbn)(key, config.layers, mean, num_hidden=config.num_hidden)
+    refuse_too_large(config.layers, mean.size, config.num_hidden)
+    return _sbn(key, config.layers, mean, num_hidden=config.num_hidden)
+
+
+_sbn = eqx.filter_jit(sbn)
+"""One program for all layers; compiled one by one, each of its operations for each shape, it takes seconds."""
+
+
+def refuse_too_large(layers: tuple[int, ...], num_pixels: int, num_hidden: int) -> None:
+    """Raises `ValueError` for a network whose weights, gradients and optimiser's moments exceed the memory."""
+    sizes = (num_pixels, *layers)
+    weights = 2 * sum(a * b + num_hidden * b * b for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    needed = 4 * weights * jnp.result_type(float).itemsize
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        refuse(
+            "layers", f"a network that fits into {there / 2**30:.0f} GB with its gradients", "-".join(map(str, layers))
+        )
 
 
 def build_threshold(config: RunConfig, steps_per_epoch: int) -> AbstractThreshold:
@@ -141,27 +156,22 @@ def build_estimator(config: RunConfig, steps_per_epoch: int) -> AbstractEstimato
     if unknown:
         known = ", ".join(sorted(fields))
         raise ValueError(f"{config.estimator} has no setting {unknown[0]!r}; its settings are {known}.")
-    return cls(**{name: value for name, value in common.items() if name in fields} | config.settings)
+    try:
+        return cls(**{name: value for name, value in common.items() if name in fields} | config.settings)
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ValueError) and not config.settings:
+            raise
+        raise ValueError(f"{config.estimator} does not take these settings: {first_line(error)}.") from error
 
 
 def build_optimizer(config: RunConfig, num_steps: int) -> optax.GradientTransformation:
     """The optimiser of a run: any one of Optax that takes a learning rate."""
-    make = getattr(optax, config.optimizer, None)
-    if not callable(make):
-        raise ValueError(f"optimizer must be the name of an Optax optimiser such as adam, got {config.optimizer!r}.")
     schedules = {
         "constant": lambda: config.lr,
         "cosine": lambda: optax.cosine_decay_schedule(config.lr, max(num_steps, 1)),
         "linear": lambda: optax.linear_schedule(config.lr, 0.0, max(num_steps, 1)),
     }
-    if config.schedule not in schedules:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {config.schedule!r}.")
-    if not config.lr > 0:
-        raise ValueError(f"lr must be a number > 0, got {config.lr!r}.")
-    try:
-        return make(learning_rate=schedules[config.schedule](), **config.optimizer_settings)
-    except TypeError as error:
-        raise ValueError(f"optax.{config.optimizer} does not take these settings: {error}.") from error
+    return named_optimizer(config.optimizer, schedules[config.schedule](), **config.optimizer_settings)
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -173,6 +183,6 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             raise ValueError(f"a setting must be NAME=VALUE, got {pair!r}.")
         try:
             settings[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             settings[name] = text
     return settings

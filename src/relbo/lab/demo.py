@@ -72,7 +72,7 @@ def run(
         on_stage(f"training {name}")
         result = train_run(config, out / name, resume=True, checkpoint_every=CHECKPOINT_EVERY, progress=progress)
         if result.stopped == "interrupted":
-            raise Interrupted
+            raise Interrupted(result.signal)
     on_stage("evaluating " + ", ".join(bounds))
     runs = [open_run(out / name) for name in configs]
     comparison = compare_runs(runs, bounds, rejection=rejection_of(runs[0]))

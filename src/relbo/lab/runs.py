@@ -8,6 +8,7 @@ from relbo import data as datasets
 from relbo.data import Dataset
 from relbo.estimators import AbstractEstimator
 from relbo.lab.config import RunConfig, build_estimator, build_optimizer, build_pair
+from relbo.train.directory import METRICS, Description, read_description, refuse_foreign
 from relbo.train.fit import FitResult, fit
 from relbo.train.load import refuse_no_checkpoint, restore_pair
 from relbo.train.log import read_metrics
@@ -29,6 +30,7 @@ class Run:
     record: dict[str, Any]
     """What the run had counted by then."""
     metrics: list[dict[str, Any]]
+    """The records of metrics.jsonl."""
     notes: tuple[str, ...] = ()
     """What a reader should know, such as that the model's file has changed since."""
 
@@ -37,29 +39,26 @@ def train_run(
     config: RunConfig,
     out: Path,
     *,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
     max_seconds: float | None = None,
     log_every: int = 100,
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> FitResult:
     """Trains what a configuration says, in a run directory."""
+    out = Path(out)
+    refuse_foreign(out, resume=resume)
     config = config.settled()
     if (changed := config.model_change()) is not None:
         raise ValueError(f"{out} cannot be resumed: {changed}")
     data = datasets.load(config.data, data_dir)
+    refuse_batch_size(config, data)
     per_epoch = len(data.train) // config.batch_size
     estimator = build_estimator(config, per_epoch)
     optimizer = build_optimizer(config, per_epoch * config.epochs)
-    out = Path(out)
-    if (out / "run.json").exists() and not resume:
-        raise ValueError(f"{out} holds a run already: pass --resume to go on with it, or choose another --out.")
     pair = build_pair(config, data)
-    if not resume or not (out / "config.json").exists():
-        out.mkdir(parents=True, exist_ok=True)
-        config.save(out)
-    result = fit(
+    return fit(
         pair,
         estimator,
         data,
@@ -77,23 +76,35 @@ def train_run(
         log_every=log_every,
         progress=progress,
         about=config.identity(),
+        config=dataclasses.asdict(config),
     )
-    config.save(out)
-    return result
 
 
-def open_run(path: Path, *, data_dir: Path | None = None, which: str = "best") -> Run:
+def refuse_batch_size(config: RunConfig, data: Dataset) -> None:
+    """Raises `ValueError` for a batch that is larger than the data."""
+    if config.batch_size > len(data.train):
+        raise ValueError(
+            f"batch_size must be an integer from 1 to the {len(data.train)} training datapoints, got "
+            f"{config.batch_size}."
+        )
+
+
+def open_run(path: Path, *, data_dir: Path | str | None = None, which: str = "best", with_metrics: bool = True) -> Run:
     """Opens a run directory.
 
     Args:
         path: the directory.
         data_dir: where its data are.
         which: `best` (on validation) or `last`.
+        with_metrics: whether its records are read too; who wants parameters alone can do without.
     """
     path = Path(path)
     config = RunConfig.load(path)
+    description = read_description(path)
     refuse_no_checkpoint(path)
     data = datasets.load(config.data, data_dir)
+    refuse_batch_size(config, data)
+    refuse_other_data(path, description, data)
     estimator = build_estimator(config, len(data.train) // config.batch_size)
     found = restore_pair(path, build_pair(config, data), which)
     return Run(
@@ -104,6 +115,16 @@ def open_run(path: Path, *, data_dir: Path | None = None, which: str = "best") -
         pair=found.pair,
         step=found.step,
         record=found.record,
-        metrics=read_metrics(path / "metrics.jsonl"),
+        metrics=read_metrics(path / METRICS, description.name, found.mark) if with_metrics else [],
         notes=() if (changed := config.model_change()) is None else (changed,),
     )
+
+
+def refuse_other_data(path: Path, description: Description, data: Dataset) -> None:
+    """Raises `ValueError` if a run was trained on other contents than its data have now."""
+    recorded = description.identity.get("data_fingerprint")
+    if recorded != data.fingerprint:
+        raise ValueError(
+            f"{path} was trained on other data: those of {data.name} have fingerprint {data.fingerprint[:12]} now, and "
+            f"had {str(recorded)[:12]} then."
+        )

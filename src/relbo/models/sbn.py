@@ -168,6 +168,8 @@ def sbn(
         "a vector with one mean per observable",
         mean.shape,
     )
+    is_share = isinstance(mean, jax.core.Tracer) or bool(jnp.all((mean >= 0) & (mean <= 1)))
+    require(is_share, "sbn: data_mean", "means of 0s and 1s, so numbers in [0, 1]", data_mean)
 
     sizes = [mean.size, *widths]
     key_down, key_up = jax.random.split(key)

@@ -1,14 +1,19 @@
-"""Checkpoints with orbax: atomic, a few kept, no pickle.
+"""Checkpoints with orbax: atomic, a few kept, no pickle, and nothing is believed that does not have its hash.
 
 A checkpoint is a few items and a JSON record. An item is a flat dictionary of named arrays: `pair` (the parameters
 after the last step), `best` (those with the best validation bound) and `rest` (all else that the next step needs). Each
 is read apart from the others, so that who wants parameters needs neither estimator nor optimiser. The skeleton that the
 arrays fill is made by the reader, so that nothing in a checkpoint is code. Orbax writes into a temporary folder and
 renames it when it is whole: whenever a process is killed, the folder holds only whole checkpoints.
+
+The record carries the SHA-256 of every array and of itself, the step and the run that it belongs to. All are compared
+at every load: a flipped bit, or a folder of another run or step, is refused by name.
 """
 
 import contextlib
 import logging
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+
+from relbo.train.errors import Damaged, first_line
+from relbo.train.sealed import array_digest, sealed, unsealed
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+"""Part of the names of folders that orbax has not finished."""
+DAMAGED = ".damaged"
+"""How the names of checkpoints end that were set aside."""
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
@@ -52,16 +65,37 @@ def _words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
+def _drop_stragglers() -> None:
+    """Keeps one kind of traceback off the screen, from now on.
+
+    Arrays are read side by side. When one is damaged orbax closes its event loop, and reads that end later complain, in
+    threads of tensorstore's, that it is closed: that is no news, as the damage is raised anyway.
+    """
+    before = sys.unraisablehook
+    if getattr(before, "drops_stragglers", False):
+        return
+
+    def hook(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            before(unraisable)
+
+    hook.drops_stragglers = True  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
+
+
 @contextlib.contextmanager
-def _orbax() -> Iterator[Any]:
-    """Orbax, which takes a second to import, and reports every file that it touches: not while we use it."""
+def _orbax() -> Iterator[tuple[Any, Any]]:
+    """Orbax and its writer. It takes a second to import, and logs every file and every failure: not while we use it."""
     import orbax.checkpoint as ocp
 
+    _drop_stragglers()
     logger = logging.getLogger("absl")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL + 1)
     try:
-        yield ocp
+        with contextlib.closing(ocp.Checkpointer(ocp.CompositeCheckpointHandler())) as checkpointer:
+            yield ocp, checkpointer
     finally:
         logger.setLevel(level)
 
@@ -70,38 +104,65 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        directory: where they are kept; created if need be.
+        directory: where they are kept; created by the first `save`.
+        run: what tells this run from all others; a checkpoint of another is refused.
         keep: how many of the latest are kept.
     """
 
-    def __init__(self, directory: Path, keep: int = 2) -> None:
+    def __init__(self, directory: Path, run: str, keep: int = 2) -> None:
         self._directory = Path(directory).absolute()
-        with _orbax() as ocp:
-            self._manager = ocp.CheckpointManager(
-                self._directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=ocp.checkpoint_managers.LatestN(keep),
-                    enable_async_checkpointing=False,
-                    create=True,
-                ),
-            )
+        self._run = run
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps of all checkpoints, the newest last."""
+        if not self._directory.is_dir():
+            return []
+        names = (path.name for path in self._directory.iterdir() if path.is_dir())
+        return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
     def latest(self) -> int | None:
-        """Step of the newest whole checkpoint."""
-        return self._manager.latest_step()
+        """Step of the newest checkpoint."""
+        return max(self.steps(), default=None)
+
+    def where(self, step: int) -> Path:
+        """The folder of a checkpoint."""
+        return self._directory / str(step)
 
     def save(self, step: int, items: dict[str, PyTree], record: dict[str, Any]) -> None:
-        """Saves the arrays of each item and a JSON record; returns when they are safe on disk."""
+        """Saves the arrays of each item and a JSON record; returns when they are safe on disk.
+
+        Raises:
+            OSError: one sentence with the path and the reason; the earlier checkpoints are as they were.
+        """
         arrays = {item: named_arrays(tree) for item, tree in items.items()}
-        layout = {item: layout_of(named) for item, named in arrays.items()}
-        with _orbax() as ocp:
-            parts = {item: ocp.args.StandardSave(named) for item, named in arrays.items() if named}
-            parts["record"] = ocp.args.JsonSave({"layout": layout, "record": record})
-            self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
-            self._manager.wait_until_finished()
+        whole = {
+            "run": self._run,
+            "step": step,
+            "layout": {item: layout_of(named) for item, named in arrays.items()},
+            "arrays": {item: {name: array_digest(a) for name, a in named.items()} for item, named in arrays.items()},
+            "record": record,
+        }
+        try:
+            with _orbax() as (ocp, checkpointer):
+                parts = {item: ocp.args.StandardSave(named) for item, named in arrays.items() if named}
+                parts["record"] = ocp.args.JsonSave(sealed(whole))
+                checkpointer.save(self.where(step), args=ocp.args.Composite(**parts))
+            for old in self.steps()[: -self._keep]:
+                self._remove(old)
+        except Exception as error:  # orbax and tensorstore raise many kinds when a disk is full
+            self.sweep()
+            is_full = "No space left" in str(error) or getattr(error, "errno", None) == 28
+            reason = "No space left on device" if is_full else f"{type(error).__name__}: {first_line(error)}"
+            raise OSError(f"{self.where(step)} cannot be written: {reason}.") from error
 
     def restore(self, step: int, skeletons: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        """Those items of a checkpoint that a skeleton is given for, and the record."""
+        """Those items of a checkpoint that a skeleton is given for, and the record.
+
+        Raises:
+            Damaged: something in it is not what was written.
+            ValueError: it is whole, but of other shapes than the skeletons.
+        """
         whole = self._read_record(step)
         like = {
             item: {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in named_arrays(skeleton).items()}
@@ -112,49 +173,58 @@ class Checkpoints:
         found = self._read(
             step, lambda ocp: {item: ocp.args.StandardRestore(named) for item, named in like.items() if named}
         )
+        for item, named in like.items():
+            for name in named:
+                if array_digest(np.asarray(found[item][name])) != whole["arrays"][item][name]:
+                    raise Damaged(self._damage(step, f"{name} of the {item} does not have its hash"))
         return {item: fill(skeleton, found.get(item, {})) for item, skeleton in skeletons.items()}, whole["record"]
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The JSON record alone."""
+        return self._read_record(step)["record"]
+
+    def set_aside(self, step: int) -> None:
+        """Renames a damaged checkpoint, so that its step can be saved again and it can still be looked at."""
+        aside = self._directory / f"{step}{DAMAGED}"
+        shutil.rmtree(aside, ignore_errors=True)
+        self.where(step).rename(aside)
+
+    def sweep(self) -> None:
+        """Removes what a writer left that was killed or ran out of space; only the one writer may do so."""
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                if TEMPORARY in path.name:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _remove(self, step: int) -> None:
+        # renamed first: a kill in the middle leaves no half of a checkpoint under the name of a whole one
+        doomed = self._directory / f"{step}{TEMPORARY}"
+        self.where(step).rename(doomed)
+        shutil.rmtree(doomed)
 
     def _refuse_other_layout(self, step: int, item: str, stored: dict[str, str], expected: dict[str, str]) -> None:
         wrong = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
         if wrong:
             name = wrong[0]
             raise ValueError(
-                f"the {item} of {self._where(step)} does not fit: {len(wrong)} arrays differ, the first being {name}, "
-                f"expected {expected.get(name, 'none')}, got {stored.get(name, 'none')}."
+                f"the {item} of checkpoint {self.where(step)} does not fit: {len(wrong)} arrays differ, the first "
+                f"being {name}, expected {expected.get(name, 'none')}, got {stored.get(name, 'none')}."
             )
 
-    def _where(self, step: int) -> str:
-        return f"checkpoint {self._directory / str(step)}"
+    def _damage(self, step: int, reason: str) -> str:
+        return f"checkpoint {self.where(step)} cannot be read: it is damaged or not relbo's ({reason})."
 
     def _read_record(self, step: int) -> dict[str, Any]:
-        return self._read(step, lambda ocp: {"record": ocp.args.JsonRestore()})["record"]
+        found = self._read(step, lambda ocp: {"record": ocp.args.JsonRestore()})["record"]
+        whole = unsealed(found, f"the record of checkpoint {self.where(step)}")
+        for name, expected in (("run", self._run), ("step", step)):
+            if whole.get(name) != expected:
+                raise Damaged(self._damage(step, f"it is of {name} {whole.get(name)}, not of {expected}"))
+        return whole
 
     def _read(self, step: int, items: Callable[[Any], dict[str, Any]]) -> Any:
         try:
-            with _orbax() as ocp:
-                return self._manager.restore(step, args=ocp.args.Composite(**items(ocp)))
+            with _orbax() as (ocp, checkpointer):
+                return checkpointer.restore(self.where(step), args=ocp.args.Composite(**items(ocp)))
         except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
-            details = (str(error).splitlines() or ["no details"])[0][:200]
-            raise ValueError(
-                f"{self._where(step)} cannot be read: it is damaged or not relbo's ({type(error).__name__}: "
-                f"{details}). Remove that folder to go on from the checkpoint before it."
-            ) from error
-
-    def record(self, step: int) -> dict[str, Any]:
-        """The JSON record alone."""
-        return self._read_record(step)["record"]
-
-    def close(self) -> None:
-        """Releases the folder."""
-        with _orbax():
-            self._manager.close()
-
-
-@contextlib.contextmanager
-def opened(directory: Path, keep: int = 2) -> Iterator[Checkpoints]:
-    """The checkpoints of a run, closed at the end."""
-    checkpoints = Checkpoints(directory, keep)
-    try:
-        yield checkpoints
-    finally:
-        checkpoints.close()
+            raise Damaged(self._damage(step, f"{type(error).__name__}: {first_line(error)}")) from error

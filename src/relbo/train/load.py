@@ -1,15 +1,18 @@
 """`relbo.load`: a trained pair back from its run directory."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from relbo._check import require
+from relbo._options import check
 from relbo.estimators.base import AbstractEstimator
-from relbo.train.checkpoint import opened
+from relbo.train.checkpoint import Checkpoints
 from relbo.train.describe import rebuild
-from relbo.train.log import read_metrics
+from relbo.train.directory import CHECKPOINTS, METRICS, Description, checkpoints_of, mark_of, read_description
+from relbo.train.errors import Damaged
+from relbo.train.log import Mark, read_metrics
 from relbo.types import Pair
 
 
@@ -37,6 +40,8 @@ class Restored(NamedTuple):
     step: int
     record: dict[str, Any]
     """What the run had counted by then."""
+    mark: Mark
+    """How far its metrics had come."""
 
 
 def load(
@@ -66,17 +71,20 @@ def load(
         >>> run = relbo.load("runs/mine", lambda: relbo.sbn(jax.random.key(0), (200,), data_mean))  # doctest: +SKIP
         >>> relbo.evaluate(run.pair, data.test, ["is:25"], key=jax.random.key(1))  # doctest: +SKIP
     """
+    require(isinstance(path, str | Path) and str(path) != "", "load: path", "a run directory", path)
     path = Path(path)
     if make_pair is None and (path / "config.json").exists():
         from relbo.lab.runs import open_run
 
-        run = open_run(path, data_dir=None if data_dir is None else Path(data_dir), which=which)
-        record = {**_described(path), **run.record, "notes": list(run.notes)}
+        run = open_run(path, data_dir=data_dir, which=which)
+        record = {**_summary(read_description(path)), **run.record, "notes": list(run.notes)}
         return LoadedRun(path, run.pair, run.estimator, run.metrics, run.step, record)
-    described = _described(path)
+    description = read_description(path)
     refuse_no_checkpoint(path)
     if make_pair is None:
         raise ValueError(f"{path} is a run of `relbo.fit`: give `load` a function that makes a pair of its shapes.")
+    is_one = isinstance(make_pair, Pair) or callable(make_pair)
+    require(is_one, "load: make_pair", "a relbo.Pair or a function that makes one", make_pair)
     pair = make_pair if isinstance(make_pair, Pair) else make_pair()
     if not isinstance(pair, Pair):
         raise ValueError(f"make_pair must return a relbo.Pair, got {type(pair).__name__}.")
@@ -84,10 +92,10 @@ def load(
     return LoadedRun(
         path=path,
         pair=found.pair,
-        estimator=rebuild(described["estimator"]),
-        metrics=read_metrics(path / "metrics.jsonl"),
+        estimator=rebuild(description.estimator),
+        metrics=read_metrics(path / METRICS, description.name, found.mark),
         step=found.step,
-        record={**described, **found.record},
+        record={**_summary(description), **found.record},
     )
 
 
@@ -98,31 +106,50 @@ def restore_pair(path: Path, pair: Pair, which: str = "best") -> Restored:
         path: the run directory.
         pair: where the parameters go.
         which: `"best"` or `"last"`.
+
+    Raises:
+        Damaged: the newest checkpoint is; the message names the newest whole one.
     """
-    if which not in ("best", "last"):
-        raise ValueError(f"the parameters to use must be best or last, got {which!r}.")
+    check("the parameters to use: ", which=which)
     refuse_no_checkpoint(path)
-    with opened(path / "checkpoints") as checkpoints:
-        step = checkpoints.latest()
-        if step is None:
-            raise FileNotFoundError(f"{path / 'checkpoints'} holds no whole checkpoint; resume the run first.")
-        is_best = which == "best" and checkpoints.record(step)["best_bound"] is not None
-        item = "best" if is_best else "pair"
-        found, record = checkpoints.restore(step, {item: pair})
-    return Restored(found[item], step, record)
+    checkpoints = checkpoints_of(path, read_description(path).name)
+    steps = checkpoints.steps()
+    if not steps:
+        raise FileNotFoundError(f"{path / CHECKPOINTS} holds no whole checkpoint; resume the run first.")
+    try:
+        return _restored(checkpoints, steps[-1], pair, which)
+    except Damaged as error:
+        if steps[-1] not in checkpoints.steps():  # a writer removed it meanwhile: there are newer ones
+            return restore_pair(path, pair, which)
+        raise Damaged(f"{error} {_offer(checkpoints, steps[:-1], pair, which, path)}") from error
+
+
+def _restored(checkpoints: Checkpoints, step: int, pair: Pair, which: str) -> Restored:
+    is_best = which == "best" and checkpoints.record(step)["counters"]["best_bound"] is not None
+    item = "best" if is_best else "pair"
+    found, record = checkpoints.restore(step, {item: pair})
+    return Restored(found[item], step, record["counters"], mark_of(record))
+
+
+def _offer(checkpoints: Checkpoints, earlier: list[int], pair: Pair, which: str, path: Path) -> str:
+    """The sentence that says what can be had instead of a damaged checkpoint."""
+    for step in reversed(earlier):
+        try:
+            _restored(checkpoints, step, pair, which)
+        except Damaged:
+            continue
+        return (
+            f"The one of step {step} is whole: `relbo train --resume --out {path}` goes on from it, and it is the one "
+            "that is read once the damaged folder is removed."
+        )
+    return "No other checkpoint of this run is whole."
 
 
 def refuse_no_checkpoint(path: Path) -> None:
     """Raises `FileNotFoundError` for a run directory that has no place for checkpoints."""
-    if not (path / "checkpoints").is_dir():
-        raise FileNotFoundError(f"{path} has no checkpoint yet: expected the folder {path / 'checkpoints'}.")
+    if not (path / CHECKPOINTS).is_dir():
+        raise FileNotFoundError(f"{path} has no checkpoint yet: expected the folder {path / CHECKPOINTS}.")
 
 
-def _described(path: Path) -> dict[str, Any]:
-    file = path / "run.json"
-    if not file.is_file():
-        raise FileNotFoundError(f"{path} is not a run directory: expected the file {file}.")
-    try:
-        return json.loads(file.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: expected the description of a run, got {error}.") from error
+def _summary(description: Description) -> dict[str, Any]:
+    return {"relbo": description.relbo, "identity": description.identity, "estimator": description.estimator}

@@ -1,26 +1,40 @@
 """The progress bar of a training run."""
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 
-class Progress:
-    """Steps done, step rate, bound, acceptance and time left."""
+def progress_bar(total: int, done: int, *, wanted: bool | None) -> AbstractContextManager["Progress | None"]:
+    """A bar, or nothing.
 
-    def __init__(self, total: int, done: int) -> None:
+    Args:
+        total: steps of the run.
+        done: steps that were taken before.
+        wanted: whether there is to be one; None means in a terminal and in a notebook, but not in a pipe.
+    """
+    console = Console(stderr=True)
+    is_seen = console.is_terminal or console.is_jupyter
+    return Progress(total, done, console) if (is_seen if wanted is None else wanted) else nullcontext()
+
+
+class Progress:
+    """Steps done, time, step rate, bound, acceptance and time left; the time goes on while a step compiles."""
+
+    def __init__(self, total: int, done: int, console: Console) -> None:
         self._bar = RichProgress(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
         )
-        self._done = done
         self._task = self._bar.add_task("", total=total, completed=done, facts="compiling")
         self._last: tuple[int, float] | None = None
 

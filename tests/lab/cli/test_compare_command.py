@@ -4,6 +4,9 @@ import shutil
 import numpy as np
 import pytest
 
+from relbo.data import load
+from relbo.train.sealed import read_sealed, write_sealed
+
 
 def numbers(out, label):
     """Words of the table's rows about a run."""
@@ -44,9 +47,26 @@ def elsewhere(tiny_runs, tmp_path):
     with np.load(tiny_runs / "tiny.npz") as stored:
         arrays = dict(stored)
     np.savez(tmp_path / "other.npz", **{**arrays, "test": 1 - arrays["test"].astype(np.uint8)})
-    path = tmp_path / "elsewhere" / "config.json"
-    path.write_text(path.read_text().replace(str(tiny_runs / "tiny.npz"), str(tmp_path / "other.npz")))
-    return tmp_path / "elsewhere"
+    run = tmp_path / "elsewhere"
+    changes = {
+        "config.json": lambda value: value["settings"].update(data=str(tmp_path / "other.npz")),
+        "run.json": lambda value: value["identity"].update(data_fingerprint=load(tmp_path / "other.npz").fingerprint),
+    }
+    for name, change in changes.items():
+        value = read_sealed(run / name, "a file of a run")
+        change(value)
+        write_sealed(run / name, value)
+    return run
+
+
+def test_a_run_whose_data_have_changed_is_refused(relbo, tiny_runs, tmp_path):
+    shutil.copytree(tiny_runs / "rloo", tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    value = read_sealed(path, "a file of a run")
+    value["settings"]["data"] = "digits"
+    write_sealed(path, value)
+    code, out, err = relbo("evaluate", tmp_path / "run")
+    assert (code, out) == (2, "") and "was trained on other data: those of digits have fingerprint" in err
 
 
 def test_different_data_are_refused(relbo, tiny_runs, elsewhere):

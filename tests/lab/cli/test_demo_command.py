@@ -42,7 +42,7 @@ def test_it_trains_reports_and_resumes(relbo, small, tmp_path):
 
     # as a kill during the second run would leave it
     for path in sorted((tmp_path / "two").rglob("*"), reverse=True):
-        if path.name != "config.json":
+        if path.name != "run.json":
             path.unlink() if path.is_file() else path.rmdir()
     assert relbo("demo", "--out", tmp_path)[0] == 0
     assert json.loads((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4
@@ -65,7 +65,9 @@ def test_another_versions_folder_is_left_alone(relbo, small, tmp_path, text):
 
 
 def test_an_interruption_is_said(relbo, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "train_run", lambda *a, **k: dataclasses.make_dataclass("R", ["stopped"])("interrupted"))
+    monkeypatch.setattr(
+        demo, "train_run", lambda *a, **k: dataclasses.make_dataclass("R", ["stopped", "signal"])("interrupted", 2)
+    )
     code, _, err = relbo("demo", "--out", tmp_path)
     assert code == 130 and f"Go on with: relbo demo --out {tmp_path}" in err
 

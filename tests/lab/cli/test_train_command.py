@@ -1,5 +1,6 @@
 """`relbo train` and `relbo evaluate` as a user meets them: files, exit codes, one-line errors."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ import time
 import numpy as np
 import pytest
 
+from relbo import data
 from relbo.lab.cli import main
 from relbo.lab.config import RunConfig
+from relbo.train.directory import Description
+from relbo.train.sealed import write_sealed
 
 TINY = ["--layers", "4", "--num-samples", "2", "--batch-size", "64", "--valid-bound", "is:2", "--quiet"]
 
@@ -112,7 +116,9 @@ def test_evaluate_refuses_what_is_not_a_run(capsys, tmp_path, trained):
     assert "a bound must be" in refused(capsys, "evaluate", trained, "--bound", "is")
     assert "split must be one of" in refused(capsys, "evaluate", trained, "--split", "tset")
     assert "best or last" in refused(capsys, "evaluate", trained, "--parameters", "worst")
-    RunConfig().save(tmp_path)
+    about = {"data_fingerprint": data.load("digits").fingerprint}
+    write_sealed(tmp_path / "run.json", Description("name", "0", about, None)._asdict())
+    write_sealed(tmp_path / "config.json", {"run": "name", "settings": dataclasses.asdict(RunConfig())})
     assert "no checkpoint yet" in refused(capsys, "evaluate", tmp_path)
     (tmp_path / "checkpoints").mkdir()
     assert "holds no whole checkpoint" in refused(capsys, "evaluate", tmp_path)

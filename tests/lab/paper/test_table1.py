@@ -186,7 +186,8 @@ def test_a_cell_that_fails_does_not_stop_the_others(preset, tmp_path, monkeypatc
 
 
 def test_an_interruption_ends_it(preset, tmp_path, monkeypatch):
-    interrupted = dataclasses.make_dataclass("R", ["stopped"])("interrupted")
+    interrupted = dataclasses.make_dataclass("R", ["stopped", "signal"])("interrupted", 15)
     monkeypatch.setattr(table1, "train_run", lambda *words, **options: interrupted)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as caught:
         table1.run(table1.cells(tmp_path, preset, ["rloo-5"], ["200"]))
+    assert caught.value.exit_code == 143

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from relbo._disk import replacing
 from relbo.lab.bench.steps import Setting, Step, images, network, solved, train_step, vrs
 from relbo.lab.bench.timing import take_turns
 
@@ -89,5 +90,6 @@ def plot(found: dict[str, Any], path: Path) -> Path:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_minor_formatter(NullFormatter())
-    figure.savefig(path, dpi=120)
+    with replacing(path) as stream:
+        figure.savefig(stream, format="png", dpi=120)
     return path

@@ -1,12 +1,18 @@
 """The `relbo` program: its commands, and what a failure looks like.
 
 A mistake of the user's (a wrong value, a missing file, an unwritable path) is one line on standard error and exit
-code 2. `--debug`, anywhere on the line, shows the traceback instead.
+code 2. `--debug`, anywhere on the line, shows the traceback instead. A signal ends the program with 128 + its number.
 """
 
+import contextlib
 import importlib
 import logging
+import signal
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import equinox as eqx
 import typer
@@ -31,6 +37,8 @@ COMMANDS = (
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)
 """What a user can cause and mend; anything else is a bug of ours."""
+USAGE_ERRORS: Any = typer.BadParameter.__mro__[2]
+"""What the parser of the command line raises."""
 
 
 def build_app() -> typer.Typer:
@@ -38,7 +46,6 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         name="relbo",
         help="Variational inference that buys posterior accuracy with compute.",
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,14 +70,75 @@ def main(argv: list[str] | None = None) -> None:
     if not debug:  # JAX logs the traceback of an error that is raised, and shown, anyway
         logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     try:
-        build_app()(words, prog_name="relbo")
+        with _terminable(), _notes():
+            refuse_empty(words)
+            sys.exit(build_app()(words or ["--help"], prog_name="relbo", standalone_mode=False))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        is_users = isinstance(error, USER_ERRORS)
-        message = runtime_message(error) or type(error).__name__
-        prefix = "error" if is_users else f"internal error ({type(error).__name__}), please report it with --debug"
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"relbo: {prefix}: {message}")
-        sys.exit(2 if is_users else 1)
+        _say(f"relbo: {sentence(error)}")
+        sys.exit(2 if is_users(error) else 1)
+
+
+def refuse_empty(words: list[str]) -> None:
+    """Raises `ValueError` for an option without its value, such as `--out=`, which would mean the current folder."""
+    for before, word in zip(["relbo", *words], words, strict=False):
+        if word == "" or (word.startswith("--") and word.endswith("=") and word.count("=") == 1):
+            raise ValueError(f"no word of the command line may be empty, got an empty one at {word or before}.")
+
+
+def is_users(error: Exception) -> bool:
+    """Whether an error is of the user's making."""
+    return isinstance(error, (*USER_ERRORS, USAGE_ERRORS)) or out_of_memory(error)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether the machine has no room for what was asked."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def sentence(error: Exception) -> str:
+    """What is said of an error."""
+    if isinstance(error, USAGE_ERRORS):
+        return "error: " + " ".join(error.format_message().split())
+    if out_of_memory(error):
+        return "error: there is not enough memory for this: try fewer samples or draws, or smaller batches or layers."
+    message = runtime_message(error) or type(error).__name__
+    kind = "" if is_users(error) else f"internal error ({type(error).__name__}), please report it with --debug: "
+    return (kind or "error: ") + message
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(line)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Ends the program on SIGTERM as Ctrl-C does, so that half-written files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _notes() -> Iterator[None]:
+    """Shows warnings as lines of ours, without the place in the code that they come from."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        _say(f"relbo: note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield

@@ -51,14 +51,17 @@ def compare_command(
     out: Path | None = typer.Option(None, help="Folder for compare.json and curves.png."),
 ) -> None:
     """Compare runs."""
+    from relbo._disk import refuse_unwritable
+    from relbo._options import COMMAND_LINE, check
     from relbo.lab.compare import compare_runs, num_draws, refuse_different_data
     from relbo.lab.runs import open_run
     from relbo.train.log import plain, write_json
 
     if len(runs) < 2:
         raise ValueError(f"compare needs two or more runs, got {len(runs)}; `relbo evaluate` takes one.")
+    check(COMMAND_LINE, split=split, limit=limit, repeats=repeats, seed=seed)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        refuse_unwritable(out / "compare.json")
     opened = [open_run(run, data_dir=data_dir, which=parameters) for run in runs]
     say_notes(opened)
     refuse_different_data(opened)
@@ -69,6 +72,7 @@ def compare_command(
     if out is not None:
         from relbo.lab.report.plots import save_comparison
 
+        out.mkdir(parents=True, exist_ok=True)
         write_json(out / "compare.json", comparison.summary())
         save_comparison(comparison, out / "curves.png")
     if as_json:

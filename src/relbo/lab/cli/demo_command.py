@@ -40,9 +40,9 @@ def demo_command(
 
     try:
         found = experiment.run(out, on_stage=say, progress=sys.stderr.isatty())
-    except experiment.Interrupted:
+    except experiment.Interrupted as interrupted:
         typer.echo(f"Stopped, saved. Go on with: relbo demo --out {out}", err=True)
-        sys.exit(130)
+        sys.exit(interrupted.exit_code)
     say("done")
     print_comparison(found.comparison)
     typer.echo(

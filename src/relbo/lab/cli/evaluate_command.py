@@ -48,6 +48,8 @@ def evaluate_command(
     """Evaluate a run."""
     from relbo import bounds, thresholds
     from relbo._check import root_key
+    from relbo._disk import refuse_unwritable
+    from relbo._options import COMMAND_LINE, check
     from relbo.evaluate import FRESH_DRAWS, evaluate, num_draws
     from relbo.lab.compare import rejection_of
     from relbo.lab.runs import open_run
@@ -55,7 +57,10 @@ def evaluate_command(
 
     words = threshold_words(threshold, rate)
     names = [bounds.parse(text) for text in bound]
-    opened = open_run(run, data_dir=data_dir, which=parameters)
+    check(COMMAND_LINE, split=split, limit=limit, repeats=repeats, seed=seed)
+    if out is not None:
+        refuse_unwritable(out)
+    opened = open_run(run, data_dir=data_dir, which=parameters, with_metrics=False)
     say_notes([opened])
     rows = opened.data.split(split)[:limit]
     if split == "train" and opened.data.kind == "gray":

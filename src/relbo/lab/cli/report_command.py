@@ -40,13 +40,16 @@ def report_command(
     data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
 ) -> None:
     """Write a report."""
+    from relbo._disk import refuse_unwritable
+    from relbo._options import COMMAND_LINE, check
     from relbo.lab.compare import compare_runs, num_draws, refuse_different_data
     from relbo.lab.report import write_report
     from relbo.lab.runs import open_run
 
     if out.is_dir():
         raise ValueError(f"--out must be the file to write, got the folder {out}; try --out {out / 'report.html'}.")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    refuse_unwritable(out)
+    check(COMMAND_LINE, split=split, limit=limit, repeats=repeats, seed=seed)
     opened = [open_run(run, data_dir=data_dir, which=parameters) for run in runs]
     say_notes(opened)
     refuse_different_data(opened)
@@ -54,5 +57,6 @@ def report_command(
         comparison = compare_runs(
             opened, bound, seed=seed, split=split, limit=limit, repeats=repeats, on_progress=advance
         )
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_report(comparison, out, title=title, seed=seed)
     typer.echo(f"wrote {out}")

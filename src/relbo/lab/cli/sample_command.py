@@ -46,10 +46,12 @@ def sample_command(
 ) -> None:
     """Draw from the resampled posterior."""
     import jax
-    import numpy as np
 
     from relbo import thresholds
     from relbo._check import root_key
+    from relbo._disk import refuse_unwritable
+    from relbo._options import check
+    from relbo.data.files import write_npz
     from relbo.lab.cli.notes import say_notes
     from relbo.lab.compare import rejection_of
     from relbo.lab.runs import open_run
@@ -58,7 +60,11 @@ def sample_command(
     words = threshold_words(threshold, rate)
     if out.suffix != ".npz":
         raise ValueError(f"--out must be a file that ends in .npz, got {out}.")
-    opened = open_run(run, data_dir=data_dir, which=parameters)
+    check(
+        "--", split=split, limit=limit, num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds, seed=seed
+    )
+    refuse_unwritable(out)
+    opened = open_run(run, data_dir=data_dir, which=parameters, with_metrics=False)
     say_notes([opened])
     rows = opened.data.split(split)[:limit]
     if split == "train" and opened.data.kind == "gray":
@@ -83,8 +89,8 @@ def sample_command(
         )
     names = [field.name for field in dataclasses.fields(found) if field.name not in ("z", "samples")]
     draws = {f"z{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found.z)}
-    with out.open("wb") as file:
-        np.savez_compressed(file, **draws, **{name: getattr(found, name) for name in names})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_npz(out, {**draws, **{name: getattr(found, name) for name in names}})
     typer.echo(found.summary())
     typer.echo(f"wrote {out}", err=True)
     if found.exhausted.any():

@@ -42,6 +42,7 @@ def table1_command(
 
     - `relbo reproduce table1 --preset paper --only vimco-50 --arch 200-200-200 --out out/paper`
     """
+    from relbo._disk import write_text
     from relbo.lab.paper import output
     from relbo.lab.paper import table1 as experiment
     from relbo.lab.paper.table1_page import markdown
@@ -60,12 +61,12 @@ def table1_command(
 
     try:
         failures = experiment.run(cells, data_dir=data_dir, on_stage=say, progress=sys.stderr.isatty() and not quiet)
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stop:
         typer.echo("Stopped, saved. Give the same command again to go on.", err=True)
-        sys.exit(130)
+        sys.exit(getattr(stop, "exit_code", 130))
     results = experiment.collect(out, chosen)
     write_json(out / "table1.json", results)
-    (out / "table1.md").write_text(markdown(results, chosen.bounds), encoding="utf-8")
+    write_text(out / "table1.md", markdown(results, chosen.bounds))
     print_sheets(results, chosen.bounds, only_found=bool(only or arch))
     typer.echo(f"wrote {out / 'table1.json'} and {out / 'table1.md'}", err=True)
     if failures:

@@ -80,14 +80,17 @@ def train_command(
     """Train a sigmoid belief network, or a pair of the user's own."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
+    from relbo._options import COMMAND_LINE, check
     from relbo.lab.config import RunConfig, parse_settings
     from relbo.lab.runs import train_run
+    from relbo.train.directory import refuse_foreign
 
     said = said_in(context)
     if model is not None and said & {"layers", "num_hidden"}:
         raise ValueError(
             "--layers and --num-hidden are for the sigmoid belief network: with --model they mean nothing."
         )
+    check(COMMAND_LINE, checkpoint_every=checkpoint_every, log_every=log_every)
     asked = RunConfig(
         data=data,
         model=model,
@@ -113,6 +116,7 @@ def train_command(
         valid_every=valid_every,
         patience=patience,
     )
+    refuse_foreign(out, resume=resume)
     config = _resumed(said, asked, out) if resume and (out / "config.json").exists() else asked
     result = train_run(
         config,
@@ -121,13 +125,13 @@ def train_command(
         resume=resume,
         checkpoint_every=checkpoint_every,
         log_every=log_every,
-        progress=not quiet,
+        progress=False if quiet else None,
     )
     console = Console(stderr=True, highlight=False)
     step = int(result.state.step)
     if result.stopped == "interrupted":
         console.print(f"Stopped at step {step}, saved. Go on with: relbo train --resume --out {out}")
-        sys.exit(130)
+        sys.exit(128 + (result.signal or 0))
     best = "" if result.best_bound is None else f", best validation bound {result.best_bound:.2f} nats"
     why = "no better validation bound" if result.stopped == "early" else "all epochs done"
     console.print(f"Trained to step {step} ({why}){best}. Evaluate with: relbo evaluate {out}")
@@ -136,7 +140,7 @@ def train_command(
 def parse_layers(text: str) -> tuple[int, ...]:
     """Reads 200-200."""
     words = text.split("-")
-    if not all(word.isdigit() and int(word) > 0 for word in words):
+    if not all(word.isdecimal() and len(word) < 20 and int(word) > 0 for word in words):
         raise ValueError(f"--layers must be positive integers joined by '-', such as 200-200, got {text!r}.")
     return tuple(int(word) for word in words)
 

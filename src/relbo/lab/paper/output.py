@@ -10,6 +10,8 @@ import jax
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from relbo._disk import replacing, write_text
+
 INK, BLUE, ORANGE, GREY = "#222222", "#1f5fa8", "#d1620a", "#8a8a8a"
 """Colours of all pictures; blue and orange differ in lightness too."""
 
@@ -34,7 +36,7 @@ def output_directory(path: Path) -> Path:
 
 def write_json(path: Path, results: Mapping[str, Any]) -> Path:
     """Writes strict JSON: NaN and infinity are refused, as other readers would refuse them."""
-    path.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(results, indent=2, allow_nan=False) + "\n")
     return path
 
 
@@ -50,5 +52,6 @@ def new_figure(width: float, height: float, num_panels: int = 1, **axes_settings
 
 def save(figure: Figure, path: Path) -> Path:
     """Writes a PNG without a time stamp, so that the same results give the same file."""
-    figure.savefig(path, metadata={"Software": None})
+    with replacing(path) as stream:
+        figure.savefig(stream, format=path.suffix.lstrip("."), metadata={"Software": None})
     return path

@@ -24,8 +24,8 @@ from relbo.lab.compare import rejection_of
 from relbo.lab.config import RunConfig
 from relbo.lab.paper.table1_rows import ARCHITECTURES, ROWS, Row
 from relbo.lab.runs import Run, open_run, train_run
+from relbo.train.directory import refuse_other_run
 from relbo.train.errors import Interrupted, TrainingError, runtime_message
-from relbo.train.fit import refuse_other_run
 from relbo.train.log import write_json
 
 MNIST = "binarized-mnist"
@@ -263,7 +263,7 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
         progress=progress,
     )
     if result.stopped == "interrupted":
-        raise Interrupted
+        raise Interrupted(result.signal)
     opened = open_run(cell.path, data_dir=data_dir)
     found = {
         "row": cell.row.name,

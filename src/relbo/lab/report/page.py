@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from relbo._disk import write_text
 from relbo.lab.compare import Comparison, rejects
 from relbo.lab.report import pictures, plots
 from relbo.lab.report.html import Html, render, table, tag
@@ -28,9 +28,7 @@ TRACES = {
 def write_report(comparison: Comparison, path: Path, *, title: str = "relbo report", seed: int = 0) -> None:
     """Writes the page in one piece: readers see the old file or the new one."""
     page = build_page(comparison, title=title, seed=seed)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, page)
 
 
 def build_page(comparison: Comparison, *, title: str, seed: int) -> str:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
+from relbo._disk import replacing
 from relbo.lab.compare import Comparison, comparable_curve, curve, labels_of
 from relbo.lab.report.html import Html, render, tag
 from relbo.lab.runs import Run
@@ -174,4 +175,5 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
         box = figure.legend(handles, [f" {label}" for label in labels], loc="outside lower center", ncols=4)
         for text in box.get_texts():
             text.set_parse_math(False)  # a run may be called $x$
-        figure.savefig(path, format="png", dpi=130)
+        with replacing(path) as stream:
+            figure.savefig(stream, format="png", dpi=130)
