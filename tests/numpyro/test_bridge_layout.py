@@ -15,8 +15,8 @@ from relbo.numpyro.pair import build_batch, build_pair
 from relbo.numpyro.program import Program
 
 
-def program_pair(model=programs.model, guide=programs.guide, params=programs.PARAMS, **kwargs):
-    program = Program(model, guide, (programs.X,), kwargs, jax.random.key(0), params)
+def program_pair(model=programs.model, guide=programs.guide, params=programs.PARAMS, plate=None, **kwargs):
+    program = Program(model, guide, (programs.X,), kwargs, jax.random.key(0), params, plate)
     return program, build_pair(program, params, {}, 1)
 
 
@@ -124,6 +124,20 @@ def test_scale_handlers_weigh_the_objective_but_not_the_score():
     np.testing.assert_allclose(scaled_p - scaled_q, 0.3 * (log_p - log_q), rtol=1e-10)
 
 
+def test_latents_in_plates_apart_make_the_program_one_row_with_a_note(caplog):
+    program, pair = program_pair(two_plates, two_plates, {})
+    assert program.layout.plate is None and "do not share one, ['items', 'users']" in program.layout.note
+    z = {"u": jnp.array([1, 0]), "v": jnp.array([1, 1, 0])}
+    log_p, log_q = pair.log_densities(rows_of(program), jax.tree.map(lambda v: v[None, None], z))
+    np.testing.assert_allclose(log_p, 5 * np.log(0.5), rtol=1e-10)
+    np.testing.assert_allclose(log_q, 5 * np.log(0.5), rtol=1e-10)
+    loss = RLOO(2)
+    for _ in range(2):
+        jax.eval_shape(lambda key: loss.loss(key, {}, two_plates, two_plates, programs.X), jax.random.key(0))
+    assert caplog.text.count("weighed as one row") == 1
+    assert program_pair(two_plates, two_plates, {}, plate="users")[0].layout.plate == "users"
+
+
 def no_latents(x):
     numpyro.sample("x", dist.Normal(0.0, 1.0).expand([4]).to_event(1), obs=x)
 
@@ -140,7 +154,6 @@ REFUSALS = {
     "missing latent": (VIMCO(2), programs.shared_model, programs.guide, "\\['shift'\\] are only in the model"),
     "extra latent": (VIMCO(2), programs.model, programs.shared_guide, "\\['shift'\\] are only in the guide"),
     "nothing to draw": (VIMCO(2), no_latents, lambda x: None, "must have a random latent"),
-    "no common plate": (VIMCO(2), two_plates, two_plates, "do not share one"),
     "no baseline": (VIMCO(2), programs.shared_model, programs.shared_guide, "num_shared must be at least 2"),
 }
 

@@ -8,6 +8,8 @@ from numpyro import distributions as dist
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.ops.provenance import eval_provenance
 
+from relbo.numpyro.enumeration import is_summed
+
 Trace = dict[str, dict[str, Any]]
 """Sites by name, as `numpyro.handlers.trace` records them."""
 
@@ -37,6 +39,10 @@ class Layout(NamedTuple):
     """Those of `shared` without a reparameterised sampler."""
     pathless: tuple[str, ...]
     """Those of `local` without a reparameterised sampler."""
+    summed: frozenset[str] = frozenset()
+    """Latents of the model that are summed out (`relbo.numpyro.enumeration`)."""
+    note: str | None = None
+    """What a user should know about this choice."""
 
 
 def is_deterministic(site: dict[str, Any]) -> bool:
@@ -47,9 +53,14 @@ def is_deterministic(site: dict[str, Any]) -> bool:
     return isinstance(fn, dist.Delta)
 
 
+def samples_of(program_trace: Trace) -> Trace:
+    """The sample sites."""
+    return {name: site for name, site in program_trace.items() if site["type"] == "sample"}
+
+
 def latents_of(program_trace: Trace) -> Trace:
     """The unobserved sample sites."""
-    return {name: site for name, site in program_trace.items() if site["type"] == "sample" and not site["is_observed"]}
+    return {name: site for name, site in samples_of(program_trace).items() if not site["is_observed"]}
 
 
 def frame_of(site: dict[str, Any], plate: str | None) -> Any:
@@ -67,24 +78,21 @@ def run_guide(guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dic
     return trace(substitute(seed(guide, key), data=values)).get_trace(*args, **kwargs)
 
 
-def run(
-    model: Any,
-    guide: Any,
-    args: tuple,
-    kwargs: dict,
-    key: jax.Array,
-    values: dict[str, Any],
-    shared: dict[str, Any] | None = None,
-) -> tuple[Trace, Trace]:
-    """Traces of the guide and of the model replayed on it.
+def replayed(
+    model: Any, guide_trace: Trace, key: jax.Array, values: dict[str, Any], shared: dict[str, Any] | None = None
+) -> Any:
+    """The model on what the guide drew; `values` fixes more by name, and those in `shared` take their place."""
+    seen = {**guide_trace, **{name: {**guide_trace[name], "value": value} for name, value in (shared or {}).items()}}
+    return replay(substitute(seed(model, key), data={**values, **(shared or {})}), seen)
 
-    `values` fixes parameters, plates and latents by name; for the model those in `shared` take their place.
-    """
+
+def run(
+    model: Any, guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dict[str, Any]
+) -> tuple[Trace, Trace]:
+    """Traces of the guide and of the model replayed on it; `values` fixes parameters, plates and latents by name."""
     key_guide, key_model = jax.random.split(key)
     guide_trace = run_guide(guide, args, kwargs, key_guide, values)
-    seen = {**guide_trace, **{name: {**guide_trace[name], "value": value} for name, value in (shared or {}).items()}}
-    replayed = replay(substitute(seed(model, key_model), data={**values, **(shared or {})}), seen)
-    return guide_trace, trace(replayed).get_trace(*args, **kwargs)
+    return guide_trace, trace(replayed(model, guide_trace, key_model, values)).get_trace(*args, **kwargs)
 
 
 def plates_of(*traces: Trace) -> dict[str, jax.Array]:
@@ -92,14 +100,15 @@ def plates_of(*traces: Trace) -> dict[str, jax.Array]:
     return {name: site["value"] for tr in traces for name, site in tr.items() if site["type"] == "plate"}
 
 
-def check_match(guide_trace: Trace, model_trace: Trace) -> None:
-    """Refuses a guide that does not propose exactly the latents of the model."""
+def check_match(guide_trace: Trace, model_trace: Trace) -> frozenset[str]:
+    """Refuses a guide that does not propose the latents of the model, and names those that are to be summed out."""
     guide, model = latents_of(guide_trace), latents_of(model_trace)
-    missing = sorted(set(model) - set(guide))
+    summed = frozenset(name for name in model if name not in guide and is_summed(model[name]))
+    missing = sorted(set(model) - set(guide) - summed)
     if missing:
         raise ValueError(
             f"the guide must sample every latent of the model, but {missing} are only in the model. Add them to the "
-            "guide, or sum them out of the model."
+            "guide, or have discrete ones summed out by numpyro.contrib.funsor.config_enumerate."
         )
     unknown = sorted(n for n in guide if n not in model and not guide[n]["infer"].get("is_auxiliary"))
     if unknown:
@@ -107,32 +116,40 @@ def check_match(guide_trace: Trace, model_trace: Trace) -> None:
             f"every latent of the guide must be in the model, but {unknown} are only in the guide. Sample them in the "
             "model, or mark them infer={'is_auxiliary': True}."
         )
+    return summed
 
 
-def choose_plate(latents: Trace, wanted: str | None) -> str | None:
-    """The plate that all plated latents share, the outermost if there are several; `wanted` overrides the choice."""
+def choose_plate(latents: Trace, wanted: str | None) -> tuple[str | None, str | None]:
+    """The plate that all plated latents share, the outermost if there are several; `wanted` overrides the choice.
+
+    Where they share none the whole program is one row, and a note says so.
+    """
     stacks = [[frame.name for frame in site["cond_indep_stack"]] for site in latents.values()]
     stacks = [stack for stack in stacks if stack]
     if wanted is not None:
         if not any(wanted in stack for stack in stacks):
             known = sorted({name for stack in stacks for name in stack})
             raise ValueError(f"plate must name a plate around latents of the guide, one of {known}, got {wanted!r}.")
-        return wanted
+        return wanted, None
     if not stacks:
-        return None
+        return None, None
     # frames are recorded from the innermost plate outwards
     common = [name for name in reversed(stacks[0]) if all(name in stack for stack in stacks)]
     if not common:
-        raise ValueError(
-            f"the latents stand in plates that do not share one, {sorted({n for s in stacks for n in s})}, so it is "
-            "not clear whose rows are to be weighed one by one. Pass plate=... to choose; latents outside of it are "
-            "then shared by all rows."
+        plates = sorted({name for stack in stacks for name in stack})
+        return None, (
+            f"the latents stand in plates that do not share one, {plates}, so the whole program is weighed as one row. "
+            "Pass plate=... to weigh the rows of one of them by themselves; latents outside of it are then shared by "
+            "all rows."
         )
-    return common[0]
+    return common[0], None
 
 
 def find_layout(
-    guide_trace: Trace, model_trace: Trace, wanted: str | None, leaks: Callable[[str, tuple[str, ...]], bool]
+    guide_trace: Trace,
+    model_trace: Trace,
+    wanted: str | None,
+    leaks: Callable[[str, tuple[str, ...], tuple[str, ...]], bool],
 ) -> Layout:
     """Divides the latents into rows.
 
@@ -140,16 +157,22 @@ def find_layout(
         guide_trace: a run of the guide.
         model_trace: the model, replayed on it.
         wanted: plate chosen by the user, or `WHOLE`.
-        leaks: `plate, names -> bool`, whether a site outside the plate depends on the named local latents.
+        leaks: `plate, inside, outside -> bool`, whether a site outside the plate depends on the first latents, or one
+            inside on the second.
     """
-    check_match(guide_trace, model_trace)
+    summed = check_match(guide_trace, model_trace)
     latents = {name: site for name, site in latents_of(guide_trace).items() if not is_deterministic(site)}
     if not latents:
-        raise ValueError("the guide must have a random latent to draw; for one of Delta sites only, use Trace_ELBO().")
-    plate = None if wanted == WHOLE else choose_plate(latents, wanted)
+        raise ValueError(
+            "the guide must have a random latent to draw, got none but points (Delta sites, as those of AutoDelta). "
+            "Train it with Trace_ELBO(), or choose a guide that has a spread: AutoNormal or, to draw from after a fit, "
+            "AutoLaplaceApproximation."
+        )
+    plate, note = (None, None) if wanted == WHOLE else choose_plate(latents, wanted)
     local = {name: site for name, site in latents.items() if frame_of(site, plate) is not None}
-    if plate is None or leaks(plate, tuple(local)):
-        return Layout(None, 1, 1, dict.fromkeys(latents, 0), (), (), without_path(latents))
+    inside = frozenset(name for name in summed if frame_of(model_trace[name], plate) is not None)
+    if plate is None or leaks(plate, (*local, *inside), tuple(summed - inside)):
+        return Layout(None, 1, 1, dict.fromkeys(latents, 0), (), (), without_path(latents), summed, note)
     axes = {name: frame_of(site, plate).dim - site["fn"].event_dim for name, site in local.items()}
     shared = {name: site for name, site in latents.items() if name not in local}
     index = plates_of(guide_trace)[plate]
@@ -161,6 +184,7 @@ def find_layout(
         shared=tuple(shared),
         scored=without_path(shared),
         pathless=without_path(local),
+        summed=summed,
     )
 
 

@@ -29,6 +29,8 @@ from relbo.estimators.score import leave_one_out
 from relbo.numpyro.memory import warn_of_forgetting, without_memory
 from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
+from relbo.numpyro.store import LOGGER, STORE
+from relbo.numpyro.strangers import recall
 from relbo.types import Info
 from relbo.view import Needs
 
@@ -62,6 +64,7 @@ class EstimatorELBO(ELBO):
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
         self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
         self._has_warned = False
+        self._said: set[str] = set()
 
     def init_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
@@ -69,6 +72,7 @@ class EstimatorELBO(ELBO):
         """What the estimator remembers before the first step; `relbo.numpyro.SVI` keeps it."""
         key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
+        self._say(program.layout.note)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
         self._check_path(pair, program)
         return self.estimator.init(key_init, pair, program.layout.num_data)
@@ -92,7 +96,18 @@ class EstimatorELBO(ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> Info:
         """What the estimator tells about one step: bound, validity and cost of each row, and its own diagnostics."""
-        return self._step(rng_key, param_map, model, guide, args, kwargs).info
+        programs = (self, *self.settings, model, guide)
+        return STORE.call(_info, programs, (args, kwargs), (rng_key, param_map))
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All that makes one loss differ from another."""
+        return self.estimator, self.num_shared, self.plate
+
+    def _say(self, note: str | None) -> None:
+        if note is not None and note not in self._said:
+            LOGGER.warning(note)
+            self._said.add(note)
 
     def _step(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, args: tuple, kwargs: dict
@@ -101,14 +116,18 @@ class EstimatorELBO(ELBO):
         # the gradient is attached at the end: nothing on the way there is to be differentiated
         params = jax.lax.stop_gradient({name: value for name, value in param_map.items() if name != STATE_SITE})
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
+        self._say(program.layout.note)
         shared, num_shared = self._draw_shared(key_shared, program, params)
         pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
         self._check_path(pair, program)
         if STATE_SITE in param_map:
-            estimator, state = self.estimator, param_map[STATE_SITE]
+            estimator, state, keep, note = recall(self.estimator, param_map[STATE_SITE], program.layout.num_data)
+            self._say(note)
         else:
             estimator, state = without_memory(self.estimator, key_init, pair, program.layout.num_data)
+            keep = None
         gradient, state, info = estimator.estimate(key_step, pair, state, batch)
+        state = state if keep is None else keep(state)
         num_data = program.layout.num_data
         by_draw = mean_bound(info, num_shared)
         grads = tree_scale(gradient.params, num_data)
@@ -188,6 +207,11 @@ class _Outside(NamedTuple):
         cotangents = ({name: towards[name] for name in moved}, jnp.full_like(outside, 1 / size), credit)
         (grads,) = pull(cotangents)
         return jnp.mean(outside), grads
+
+
+def _info(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Array, dict[str, Any]]) -> Info:
+    (loss, *_, model, guide), (args, kwargs), (key, params) = programs, data, values
+    return loss._step(key, params, model, guide, args, kwargs).info
 
 
 def mean_bound(info: Info, num_shared: int) -> Float[Array, " m"]:

@@ -4,6 +4,7 @@ Rows are numbered m * b + i: draw m of the shared latents, row i of the minibatc
 local latents with the row as first axis; a relbo x is a `Row`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -50,9 +51,10 @@ class ProgramPair(AbstractBatchPair):
         def one(model: dict[str, Array], guide: dict[str, Array], values: PyTree) -> Parts:
             return self.program.score(self.params, guide, values, model)
 
-        parts = jax.vmap(lambda m, g, vs: jax.vmap(lambda v: one(m, g, v))(vs))(
-            self.shared_model, self.shared_guide, local
-        )
+        def all_draws(model: dict[str, Array], guide: dict[str, Array], values: PyTree) -> Parts:
+            return jax.vmap(lambda v: one(model, guide, v))(values)
+
+        parts = self._for_each_shared(all_draws, self.shared_model, self.shared_guide, local)
 
         def flat(values: Float[Array, "m k b"]) -> Array:
             rows = jnp.swapaxes(values, 1, 2)
@@ -88,8 +90,17 @@ class ProgramPair(AbstractBatchPair):
         def one(key: PRNGKeyArray, shared: dict[str, Array]) -> PyTree:
             return self.program.draw(self.params, shared, key)[1]
 
-        drawn = jax.vmap(lambda ks, g: jax.vmap(lambda k: one(k, g))(ks))(noise, self.shared_guide)
-        return to_rows(self.program, drawn)
+        def all_draws(keys: Key[Array, " k"], shared: dict[str, Array]) -> PyTree:
+            return jax.vmap(lambda k: one(k, shared))(keys)
+
+        return to_rows(self.program, self._for_each_shared(all_draws, noise, self.shared_guide))
+
+    def _for_each_shared(self, function: Callable[..., Any], *values: PyTree) -> Any:
+        # `vmap` over one draw of the shared latents is not free: inside a loop XLA makes slow sums of the products
+        # that have an axis of 1
+        if self.num_shared > 1:
+            return jax.vmap(function)(*values)
+        return jax.tree.map(lambda v: v[None], function(*jax.tree.map(lambda v: v[0], values)))
 
 
 def to_rows(program: Program, drawn: dict[str, Any]) -> dict[str, Any]:

@@ -17,19 +17,26 @@ from, whose score is needed.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.handlers import trace
 
 from relbo.numpyro import flow as _flow
+from relbo.numpyro.densities import log_prob
+from relbo.numpyro.enumeration import enumerated_trace, sum_out
 from relbo.numpyro.layout import (
+    Layout,
     Trace,
     depends_on,
     find_layout,
     frame_of,
     latents_of,
     plates_of,
+    replayed,
     run,
     run_guide,
+    samples_of,
 )
 
 
@@ -86,21 +93,29 @@ class Program:
             if site["type"] == "mutable"
         }
         self.noisy = frozenset(name for name, site in latents_of(guide_trace).items() if _flow.needs_noise(site))
-        self.layout = find_layout(
-            guide_trace, model_trace, plate, lambda name, local: self._leaks(params, guide_trace, name, local)
-        )
+        both = {**model_trace, **guide_trace}
+        self.layout = find_layout(guide_trace, model_trace, plate, lambda *names: self._leaks(params, both, *names))
+        self.num_plate_dims = max([0, *(len(s["fn"].batch_shape) for s in both.values() if s["type"] == "sample")])
         chosen = self.layout.plate
         self.index = jnp.zeros(1, jnp.int32) if chosen is None else self.plates[chosen]
         self.observed = observations(model_trace, chosen, self.layout.num_rows)
 
-    def _leaks(self, params: dict[str, Any], guide_trace: Trace, plate: str, local: tuple[str, ...]) -> bool:
-        # a plate whose latents reach beyond it does not make the program factorise over its rows
-        def outside(values: dict[str, Any]) -> list[Array]:
-            traces = run(self.model, self.guide, self.args, self.kwargs, self.key, {**params, **self.plates, **values})
-            sites = [site for tr in traces for site in tr.values() if site["type"] == "sample"]
-            return [site["fn"].log_prob(site["value"]) for site in sites if frame_of(site, plate) is None]
+    def _leaks(
+        self, params: dict[str, Any], sites: Trace, plate: str, inside: tuple[str, ...], outside: tuple[str, ...]
+    ) -> bool:
+        # a plate whose latents reach beyond it does not make the program factorise over its rows, nor does one whose
+        # rows share a latent that is summed out
+        def depends(names: tuple[str, ...], *, is_inside: bool) -> bool:
+            def densities(values: dict[str, Any]) -> list[Array]:
+                fixed = {**params, **self.plates, **values}
+                traces = run(self.model, self.guide, self.args, self.kwargs, self.key, fixed)
+                found = [site for tr in traces for site in tr.values() if site["type"] == "sample"]
+                found = [site for site in found if (frame_of(site, plate) is not None) == is_inside]
+                return [site["fn"].log_prob(site["value"]) for site in found]
 
-        return bool(depends_on(outside, {name: guide_trace[name]["value"] for name in local}))
+            return bool(names) and bool(depends_on(densities, {name: sites[name]["value"] for name in names}))
+
+        return depends(inside, is_inside=False) or depends(outside, is_inside=True)
 
     def draw(self, params: dict[str, Any], shared: dict[str, Array], key: PRNGKeyArray) -> tuple[dict, dict]:
         """One whole-batch draw from the guide given shared latents: (shared, local) values by name."""
@@ -115,12 +130,28 @@ class Program:
         )
 
     def sites(self, params: dict[str, Any], local: dict[str, Any]) -> dict[str, Array]:
-        """Values of every latent and deterministic site of the model at one whole-batch draw."""
+        """Values of the latent and deterministic sites of the model at one whole-batch draw.
+
+        A latent that is summed out has none, nor has what depends on it.
+        """
         values = {name: local[name].value if name in self.noisy else local[name] for name in self.layout.local}
         values = {**params, **self.plates, **values}
         _, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values)
-        wanted = {name: site for name, site in model_trace.items() if site["type"] == "deterministic"}
-        return {name: site["value"] for name, site in {**latents_of(model_trace), **wanted}.items()}
+        wanted = {name: site["value"] for name, site in model_trace.items() if site["type"] == "deterministic"}
+        wanted = {name: site["value"] for name, site in latents_of(model_trace).items()} | wanted
+        summed = {name: wanted.pop(name) for name in self.layout.summed}
+        if not summed:
+            return wanted
+
+        def depending(name: str) -> bool:
+            def one(fixed: dict[str, Any]) -> Any:
+                return run(self.model, self.guide, self.args, self.kwargs, self.key, {**values, **fixed})[1][name][
+                    "value"
+                ]
+
+            return bool(depends_on(one, summed))
+
+        return {name: value for name, value in wanted.items() if not depending(name)}
 
     def score(
         self,
@@ -136,37 +167,67 @@ class Program:
         noise = {name: local[name] for name in self.layout.local if name in self.noisy}
         values = {name: local[name].value if name in noise else local[name] for name in self.layout.local}
         values = {**params, **self.plates, **shared, **values}
-        guide_trace, model_trace = run(self.model, self.guide, self.args, self.kwargs, self.key, values, shared_model)
-        size, plate = self.layout.num_rows, self.layout.plate
-        subsampling = self.layout.num_data / size
-        model, guide = [jnp.zeros(size)], [jnp.zeros(size)]
-        outside, scored = [jnp.zeros(())], [jnp.zeros(())]
-        for tr, is_guide in ((model_trace, False), (guide_trace, True)):
-            for name, site in tr.items():
-                if site["type"] != "sample":
-                    continue
-                log_prob = _flow.log_prob(site["fn"], noise[name]) if name in noise and is_guide else None
-                log_prob = site["fn"].log_prob(site["value"]) if log_prob is None else log_prob
-                scale = 1.0 if site["scale"] is None else site["scale"]
-                frame = frame_of(site, plate)
-                if plate is not None and frame is None:
-                    outside.append((-1 if is_guide else 1) * jnp.sum(scale * log_prob))
-                    if name in self.layout.scored and is_guide:
-                        scored.append(jnp.sum(log_prob))
-                    continue
-                if frame is not None:
-                    scale = scale / subsampling
-                rows = _row_sum(log_prob, None if frame is None else frame.dim)
-                scaled = rows if _is_one(scale) else _row_sum(scale * log_prob, None if frame is None else frame.dim)
-                if not is_guide:
-                    model.append(scaled)
-                elif site["is_observed"]:
-                    model.append(-scaled)
-                else:
-                    guide.append(rows)
-                    if not _is_one(scale):
-                        model.append(rows - scaled)
-        return Parts(_add(model), _add(guide), _add(outside), _add(scored))
+        key_guide, key_model = jax.random.split(self.key)
+        guide_trace = run_guide(self.guide, self.args, self.kwargs, key_guide, values)
+        total = _Total(self.layout)
+        model = replayed(self.model, guide_trace, key_model, values, shared_model)
+        if self.layout.summed:
+            sites = samples_of(enumerated_trace(model, self.args, self.kwargs, self.num_plate_dims))
+            groups, sites = sum_out(sites, self.layout.summed, self.layout.plate, self.layout.num_rows)
+            for group in groups:
+                total.add_model(group.log_prob, group.scale, -1 if group.is_inside else None)
+        else:
+            sites = samples_of(trace(model).get_trace(*self.args, **self.kwargs))
+        for site in sites.values():
+            total.add_model(log_prob(site["fn"], site["value"]), site["scale"], _dim_of(site, self.layout.plate))
+        for name, site in samples_of(guide_trace).items():
+            density = _flow.log_prob(site["fn"], noise[name]) if name in noise else log_prob(site["fn"], site["value"])
+            total.add_guide(name, site, density)
+        return total.parts()
+
+
+class _Total:
+    """Log densities of the sites of a program, added up row by row."""
+
+    def __init__(self, layout: Layout) -> None:
+        size = layout.num_rows
+        self.layout, self.subsampling = layout, layout.num_data / size
+        self.model, self.guide = [jnp.zeros(size)], [jnp.zeros(size)]
+        self.outside, self.scored = [jnp.zeros(())], [jnp.zeros(())]
+
+    def add_model(self, density: Array, scale: Any, dim: int | None, sign: int = 1) -> None:
+        """A site of the model, or an observed one of the guide; `dim` is the axis of the row plate."""
+        scale = 1.0 if scale is None else scale
+        if self.layout.plate is not None and dim is None:
+            self.outside.append(sign * jnp.sum(scale * density))
+            return
+        scale = scale if dim is None else scale / self.subsampling
+        self.model.append(sign * _row_sum(density if _is_one(scale) else scale * density, dim))
+
+    def add_guide(self, name: str, site: dict[str, Any], density: Array) -> None:
+        """A site of the guide."""
+        dim = _dim_of(site, self.layout.plate)
+        is_outside = self.layout.plate is not None and dim is None
+        if is_outside or site["is_observed"]:
+            self.add_model(density, site["scale"], dim, sign=-1)
+            if is_outside and name in self.layout.scored:
+                self.scored.append(jnp.sum(density))
+            return
+        scale = 1.0 if site["scale"] is None else site["scale"]
+        scale = scale if dim is None else scale / self.subsampling
+        rows = _row_sum(density, dim)
+        self.guide.append(rows)
+        if not _is_one(scale):
+            self.model.append(rows - _row_sum(scale * density, dim))
+
+    def parts(self) -> Parts:
+        """The sums."""
+        return Parts(_add(self.model), _add(self.guide), _add(self.outside), _add(self.scored))
+
+
+def _dim_of(site: dict[str, Any], plate: str | None) -> int | None:
+    frame = frame_of(site, plate)
+    return None if frame is None else frame.dim
 
 
 def observations(model_trace: Trace, plate: str | None, num_rows: int) -> dict[str, Array]:

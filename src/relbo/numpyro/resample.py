@@ -6,14 +6,16 @@ The same code and the same fields as `relbo.posterior`, for a NumPyro program.
 from typing import Any
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from relbo.acceptance import AbstractAcceptance
+from relbo.numpyro.laplace import with_spread
 from relbo.numpyro.layout import WHOLE
 from relbo.numpyro.objective import as_typed_key
 from relbo.numpyro.pair import build_batch, build_pair, from_rows
 from relbo.numpyro.program import Program
-from relbo.posterior import Posterior, assemble, draw_rows, settings_of
+from relbo.numpyro.store import LOGGER, STORE
+from relbo.posterior import Posterior, Settings, assemble, draw_rows, settings_of
 from relbo.thresholds import AbstractThreshold
 
 
@@ -60,21 +62,25 @@ def resample(
     """
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}
-    key_program, key_draw = jax.random.split(as_typed_key(key))
+    figures, samples = STORE.call(_draw, (model, guide, plate), (args, kwargs), (settings, params, as_typed_key(key)))
+    return assemble(figures, samples=samples)
+
+
+def _draw(
+    programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Settings, dict[str, Any], PRNGKeyArray]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    (model, guide, plate), (args, kwargs), (settings, params, key) = programs, data, values
+    key_program, key_draw = jax.random.split(key)
+    guide = with_spread(guide, params, args, kwargs)
     program = Program(model, guide, args, kwargs, key_program, params, plate)
     if program.layout.shared:
         program = Program(model, guide, args, kwargs, key_program, params, WHOLE)
+    if program.layout.note is not None:
+        LOGGER.warning(program.layout.note)
     _refuse_minibatch(program)
-    batch = build_batch(program, 1)
-
-    @jax.jit
-    def draw(params: dict[str, Any], key: Array) -> tuple[dict[str, Any], dict[str, Array]]:
-        figures = draw_rows(key, build_pair(program, params, {}, 1), batch.x, settings)
-        local = jax.tree.map(lambda v: v[0], from_rows(program, figures["z"], 1))
-        return figures, jax.vmap(lambda v: program.sites(params, v))(local)
-
-    figures, samples = draw(params, key_draw)
-    return assemble(figures, samples=samples)
+    figures = draw_rows(key_draw, build_pair(program, params, {}, 1), build_batch(program, 1).x, settings)
+    local = jax.tree.map(lambda v: v[0], from_rows(program, figures["z"], 1))
+    return figures, jax.vmap(lambda v: program.sites(params, v))(local)
 
 
 def _refuse_minibatch(program: Program) -> None:

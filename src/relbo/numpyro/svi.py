@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from relbo.numpyro.memory import one_sentence, warn_of_starving
 from relbo.numpyro.objective import STATE_SITE, EstimatorELBO, as_typed_key
+from relbo.numpyro.store import LOGGER, STORE
 
 
 class SVI(numpyro.infer.SVI):
@@ -20,14 +21,39 @@ class SVI(numpyro.infer.SVI):
     def init(self, rng_key: Array, *args: Any, init_params: dict | None = None, **kwargs: Any) -> Any:
         """The initial state, with the estimator's state in it."""
         state = super().init(rng_key, *args, init_params=init_params, **kwargs)
-        if not isinstance(self.loss, EstimatorELBO):
-            return state
-        key = jax.random.fold_in(as_typed_key(state.rng_key), 0)
-        values = {**self.get_params(state), **(state.mutable_state or {})}
-        remembered = self.loss.init_state(key, values, self.model, self.guide, *args, **kwargs, **self.static_kwargs)
-        if not jax.tree.leaves(remembered):
-            return state
-        return state._replace(mutable_state={**(state.mutable_state or {}), STATE_SITE: remembered})
+        return self._with_memory(state, args, kwargs)
+
+    def run(
+        self,
+        rng_key: Array,
+        num_steps: int,
+        *args: Any,
+        progress_bar: bool = True,
+        stable_update: bool = False,
+        forward_mode_differentiation: bool = False,
+        init_state: Any = None,
+        init_params: dict | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """NumPyro's `run`; `init_state` may be that of any run of this model and guide.
+
+        What a state lacks, or holds for another loss, is begun anew: thresholds after a run with `Trace_ELBO`, say.
+        """
+        if init_state is not None:
+            if self.constrain_fn is None:
+                super().init(rng_key, *args, init_params=init_params, **kwargs)  # which also sets `constrain_fn`
+            init_state = self._with_memory(init_state, args, kwargs)
+        return super().run(
+            rng_key,
+            num_steps,
+            *args,
+            progress_bar=progress_bar,
+            stable_update=stable_update,
+            forward_mode_differentiation=forward_mode_differentiation,
+            init_state=init_state,
+            init_params=init_params,
+            **kwargs,
+        )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """NumPyro's `run`; a warning at its end says if many rows ran out of proposals."""
@@ -37,12 +63,41 @@ class SVI(numpyro.infer.SVI):
         return result
 
     def evaluate(self, svi_state: Any, *args: Any, **kwargs: Any) -> Array:
-        """The loss at the current parameters, under the thresholds that the state holds."""
-        if not svi_state.mutable_state or not isinstance(self.loss, EstimatorELBO):
+        """The loss at the current parameters, under the thresholds that the state holds; compiled once."""
+        if not isinstance(self.loss, EstimatorELBO):
             return super().evaluate(svi_state, *args, **kwargs)
         _, key = jax.random.split(svi_state.rng_key)
-        values = {**self.get_params(svi_state), **svi_state.mutable_state}
-        result = self.loss.loss_with_mutable_state(
-            key, values, self.model, self.guide, *args, **kwargs, **self.static_kwargs
-        )
-        return result["loss"]
+        values = {**self.get_params(svi_state), **(svi_state.mutable_state or {})}
+        programs = (self.loss, *self.loss.settings, self.model, self.guide)
+        return STORE.call(_evaluate, programs, (args, {**kwargs, **self.static_kwargs}), (key, values))
+
+    def _with_memory(self, state: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        others = {name: value for name, value in (state.mutable_state or {}).items() if name != STATE_SITE}
+        if not isinstance(self.loss, EstimatorELBO):
+            return state._replace(mutable_state=others or None)
+        held = (state.mutable_state or {}).get(STATE_SITE)
+        key = jax.random.fold_in(as_typed_key(state.rng_key), 0)
+        values = {**self.get_params(state), **others}
+
+        def begin() -> Any:
+            return self.loss.init_state(key, values, self.model, self.guide, *args, **kwargs, **self.static_kwargs)
+
+        if held is not None:
+            wanted, shapes = (
+                jax.tree.map(lambda v: (v.shape, v.dtype), tree) for tree in (jax.eval_shape(begin), held)
+            )
+            if wanted == shapes:
+                return state
+            LOGGER.warning(
+                "init_state comes from a run with another estimator or other data, so what this one remembers, such as "
+                "thresholds, is begun anew."
+            )
+        remembered = begin()
+        if jax.tree.leaves(remembered):
+            others[STATE_SITE] = remembered
+        return state._replace(mutable_state=others or None)
+
+
+def _evaluate(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Array, dict[str, Any]]) -> Array:
+    (loss, *_, model, guide), (args, kwargs), (key, params) = programs, data, values
+    return loss.loss_with_mutable_state(key, params, model, guide, *args, **kwargs)["loss"]

@@ -1,0 +1,111 @@
+"""What was compiled serves again, and never in place of another program."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from relbo.numpyro import SVI, ResampledELBO, resample
+from relbo.numpyro.store import Store, fingerprint
+
+X = jnp.array([0.3, -0.2, 1.0])
+
+
+def make_program():
+    """A model that counts how often it is traced, and its guide."""
+    traces = types.SimpleNamespace(count=0)
+
+    def model(x, scale=1.0):
+        traces.count += 1
+        m = numpyro.sample("m", dist.Normal(0.0, 1.0))
+        numpyro.sample("x", dist.Normal(m, scale).expand([x.shape[0]]).to_event(1), obs=x)
+
+    def guide(x, scale=1.0):
+        numpyro.sample("m", dist.Normal(numpyro.param("loc", 0.0), 0.7))
+
+    return model, guide, traces
+
+
+def test_a_second_call_does_not_trace_the_program_again():
+    model, guide, traces = make_program()
+
+    def ask(seed, x, rate, **kwargs):
+        before = traces.count
+        more = {"num_samples": 4, "num_draws": 8, "kwargs": kwargs}
+        found = resample(jax.random.key(seed), model, guide, {"loc": jnp.array(0.1 * seed)}, x, rate=rate, **more)
+        return found, traces.count - before
+
+    first, cost = ask(0, X, 0.5)
+    assert cost > 0
+    second, cost = ask(1, X + 1, 0.3)
+    assert cost == 0 and not np.array_equal(first.z["m"], second.z["m"])
+    assert ask(0, X[:2], 0.5)[1] > 0, "another shape"
+    assert ask(0, X, 0.5, scale=2.0)[1] > 0, "another constant"
+    same, cost = ask(0, X, 0.5)
+    assert cost == 0
+    np.testing.assert_array_equal(same.z["m"], first.z["m"])
+
+
+@pytest.mark.slow
+def test_evaluate_and_info_are_compiled_once_and_agree_with_what_was_not():
+    model, guide, traces = make_program()
+    loss = ResampledELBO(2, rate=0.5, num_draws=10)
+    svi = SVI(model, guide, numpyro.optim.Adam(0.01), loss)
+    state = svi.run(jax.random.key(0), 2, X, progress_bar=False).state
+    first = svi.evaluate(state, X)
+    np.testing.assert_allclose(jax.jit(lambda s: svi.evaluate(s, X))(state), first, rtol=1e-10)
+    values = {**svi.get_params(state), **state.mutable_state}
+    loss.info(jax.random.key(0), values, model, guide, X)
+    before = traces.count
+    assert svi.evaluate(state, X + 0.1) != first
+    loss.info(jax.random.key(1), values, model, guide, X + 0.1)
+    assert traces.count == before
+
+
+SCALE = 1.0
+
+
+def test_what_a_function_mentions_is_part_of_its_name(monkeypatch):
+    def by_global(x):
+        return SCALE * x
+
+    def by_closure(scale):
+        return lambda x: scale * x
+
+    table = np.ones(3)
+
+    def by_array(x):
+        return table * x
+
+    before = fingerprint(by_global), fingerprint(by_array)
+    assert before == (fingerprint(by_global), fingerprint(by_array))
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    table[0] = 5.0
+    assert fingerprint(by_global) != before[0] and fingerprint(by_array) != before[1]
+    assert fingerprint(by_closure(1.0)) != fingerprint(by_closure(2.0))
+    assert fingerprint(functools.partial(by_global, 1)) != fingerprint(functools.partial(by_global, 2))
+    half, double = (numpyro.handlers.scale(by_global, scale=s) for s in (0.5, 2.0))
+    assert fingerprint(half) != fingerprint(double)
+
+
+def test_a_program_that_asks_for_values_is_compiled_for_its_data():
+    store, calls = Store(limit=3), []
+
+    def function(programs, data, values):
+        calls.append(0)
+        return jnp.sum(data[: int(data[0])]) + values
+
+    def ask(*data):
+        return float(store.call(function, (), np.array(data), jnp.array(0.5)))
+
+    assert ask(2.0, 5.0, 7.0) == 7.5 and len(calls) == 2  # traced, refused, and traced with constants
+    assert ask(2.0, 5.0, 7.0) == 7.5 and len(calls) == 2
+    assert ask(3.0, 5.0, 7.0) == 15.5 and len(calls) == 3
+    for size in range(4, 9):
+        ask(*[1.0] * size)
+    assert len(store.kept) == 3
