@@ -82,7 +82,7 @@ def test_a_run_goes_on_from_the_state_of_any_other(caplog):
         svi = SVI(programs.model, programs.guide, OPTIM, loss) if svi is None else svi
         return svi.run(jax.random.key(0), 3, programs.X, progress_bar=False, init_state=state)
 
-    plain = run(RLOO(2))
+    plain = run(RLOO(2), svi=numpyro.infer.SVI(programs.model, programs.guide, OPTIM, RLOO(2)))
     assert plain.state.mutable_state is None
     resampled = run(ResampledELBO(2, rate=0.5, num_draws=20), plain.state)
     thresholds = resampled.state.mutable_state[STATE_SITE].thresholds
@@ -92,7 +92,10 @@ def test_a_run_goes_on_from_the_state_of_any_other(caplog):
     assert again.state.mutable_state[STATE_SITE].thresholds.step == 6
     other = run(ResampledELBO(2, threshold="quantile:0.9", every=10), resampled.state)
     assert other.state.mutable_state[STATE_SITE].thresholds.step == 3 and "begun anew" in caplog.text
-    assert run(RLOO(2), other.state).state.mutable_state is None
+    assert not hasattr(run(RLOO(2), other.state).state.mutable_state[STATE_SITE], "thresholds")
+    assert (
+        SVI(programs.model, programs.guide, OPTIM, Trace_ELBO())._with_memory(other.state, (), {}).mutable_state is None
+    )
 
 
 def regression(x, y=None):

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from relbo.acceptance import AbstractAcceptance
 from relbo.thresholds import AbstractThreshold, FixedState, Reading
+from relbo.types import EmptyState
 
 NUM_DRAWS = 20
 """Draws behind the T of a row that is seen but once."""
@@ -70,6 +71,8 @@ class AtEachVisit(AbstractThreshold[FixedState]):
 
 def recall(estimator: Any, state: Any, num_data: int) -> tuple[Any, Any, Callable[[Any], Any], str | None]:
     """The estimator and its state for a plate of `num_data` rows, how to keep what it remembers, and a note."""
+    if isinstance(state, EmptyState):
+        return estimator, EmptyState.of(num_data), lambda new: new, None
     thresholds = getattr(state, "thresholds", None)
     if isinstance(thresholds, FixedState):
         rows = jnp.asarray(num_data, thresholds.num_data.dtype)
