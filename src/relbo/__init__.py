@@ -2,6 +2,7 @@
 
 from relbo import acceptance as acceptance
 from relbo import bounds as bounds
+from relbo import calibration as calibration
 from relbo import data as data
 from relbo import estimators as estimators
 from relbo import exact as exact
