@@ -9,6 +9,7 @@ except ImportError as error:
     error.add_note("relbo.numpyro needs NumPyro: install it with `pip install 'relbo[numpyro]'`.")
     raise
 
+from relbo.numpyro.calibrate import calibrate as calibrate
 from relbo.numpyro.losses import RLOO as RLOO
 from relbo.numpyro.losses import RWS as RWS
 from relbo.numpyro.losses import VIMCO as VIMCO

@@ -29,6 +29,7 @@ COMMANDS = (
     "report",
     "list",
     "variance",
+    "calibrate",
     "data",
     "reproduce",
     "bench",
