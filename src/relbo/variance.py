@@ -9,6 +9,7 @@ proposal*: that of one estimate times the proposals it drew, which is what avera
 proposals is spent would leave, times that budget.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,8 +24,8 @@ from relbo.types import Batch, Pair
 class Moments(NamedTuple):
     """Mean and variance of an estimator's gradient over its own randomness."""
 
-    mean: Pair
-    variance: Pair
+    mean: Any
+    variance: Any
     """Unbiased sample variance of one estimate, shaped like the gradient."""
     num_proposals: Float[Array, ""]
     """Mean proposals per datapoint and estimate."""
@@ -84,6 +85,30 @@ def gradient_moments(
         gradient, _, info = estimator.estimate(k, pair, state, batch)
         return gradient, jnp.mean(info.num_proposals.astype(info.bound.dtype))
 
+    return moments_of(one, key, num_estimates=num_estimates, chunk=chunk)
+
+
+def moments_of(
+    one: Callable[[PRNGKeyArray], tuple[PyTree, Array]], key: PRNGKeyArray, *, num_estimates: int, chunk: int = 1_000
+) -> Moments:
+    """Mean and variance of any function of a key.
+
+    Args:
+        one: from a key to what is measured, any tree of arrays, and the proposals that it took.
+        key: randomness of all values.
+        num_estimates: how many, a multiple of `chunk`.
+        chunk: how many at a time.
+
+    Returns:
+        A `Moments` whose mean and variance are shaped like what is measured.
+
+    Example:
+        >>> one = lambda key: ({"g": jax.random.normal(key, (3,))}, jnp.ones(()))
+        >>> found = moments_of(one, jax.random.key(0), num_estimates=4_000)
+        >>> bool(jnp.all(jnp.abs(found.variance["g"] - 1) < 0.2))
+        True
+    """
+
     def step(carry: PyTree, index: Array) -> tuple[PyTree, None]:
         mean, squares, count = carry
         keys = jax.random.split(jax.random.fold_in(key, index), chunk)
@@ -122,14 +147,21 @@ def gradient_noise(
 ) -> GradientNoise:
     """The noise of an estimator's gradient, for theta and phi apart; arguments as `gradient_moments`."""
     moments = gradient_moments(estimator, key, pair, state, batch, num_estimates=num_estimates, chunk=chunk)
-
-    def noise(mean: PyTree, variance: PyTree) -> Noise:
-        total = jnp.sum(jnp.stack([jnp.sum(v) for v in jax.tree.leaves(variance)]))
-        signal = jnp.sum(jnp.stack([jnp.sum(jnp.square(m)) for m in jax.tree.leaves(mean)]))
-        return Noise(total, total * moments.num_proposals, jnp.sqrt(signal / total))
-
+    mean, variance = moments.mean, moments.variance
     return GradientNoise(
-        noise(moments.mean.model, moments.variance.model),
-        noise(moments.mean.proposal, moments.variance.proposal),
+        noise_of(mean.model, variance.model, moments.num_proposals),
+        noise_of(mean.proposal, variance.proposal, moments.num_proposals),
         moments.num_proposals,
     )
+
+
+def noise_of(mean: PyTree, variance: PyTree, num_proposals: Float[Array, ""]) -> Noise:
+    """The noise of one part of a gradient, from its moments; a part without parameters has none.
+
+    Example:
+        >>> noise_of(jnp.array([3.0, 4.0]), jnp.array([12.0, 13.0]), jnp.array(2.0))
+        Noise(total_variance=Array(25., ...), per_proposal=Array(50., ...), signal_to_noise=Array(1., ...))
+    """
+    total = jnp.sum(jnp.stack([jnp.sum(v) for v in jax.tree.leaves(variance)] or [jnp.zeros(())]))
+    signal = jnp.sum(jnp.stack([jnp.sum(jnp.square(m)) for m in jax.tree.leaves(mean)] or [jnp.zeros(())]))
+    return Noise(total, total * num_proposals, jnp.sqrt(signal / total))

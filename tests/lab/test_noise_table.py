@@ -7,7 +7,7 @@ import pytest
 
 import relbo
 from relbo.data import Dataset
-from relbo.lab import noise_table
+from relbo.lab import noise_meters, noise_table
 from relbo.train.fit import source_of
 from relbo.types import Batch, Info
 from relbo.variance import GradientNoise, Noise
@@ -57,7 +57,7 @@ def test_warm_up_ends_on_the_measured_images():
     source = source_of(Dataset("gray", "gray", gray, gray // 255, gray // 255))
     batch = Batch(jnp.asarray([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]), jnp.asarray([3, 1]))
     for seed in range(5):  # binarised anew, they would be the same once in 64 times
-        seen, _ = noise_table.warm_up(Remember(), jax.random.key(seed), PAIR, jnp.zeros((2, 3)), source, batch, 2)
+        seen, _ = noise_meters.warm_up(Remember(), jax.random.key(seed), PAIR, jnp.zeros((2, 3)), source, batch, 2)
         np.testing.assert_array_equal(seen, batch.x)
 
 
@@ -65,8 +65,7 @@ def test_warm_up_ends_on_the_measured_images():
 @pytest.mark.parametrize(("num_parameters", "num_pixels"), [(100, 6), (400_000, 784), (10**9, 784)])
 def test_memory_is_bounded(num_estimates, num_parameters, num_pixels):
     settings = noise_table.Settings(num_estimates=num_estimates)
-    batch = Batch(jnp.zeros((settings.batch_size, num_pixels)), jnp.arange(settings.batch_size))
-    per_group, chunk = noise_table.grouping(settings, num_parameters, batch)
+    per_group, chunk = noise_table.grouping(settings, num_parameters, num_pixels)
     assert per_group % chunk == 0 and chunk >= 2
     assert num_estimates <= per_group * noise_table.NUM_GROUPS <= num_estimates + noise_table.NUM_GROUPS * chunk
     assert chunk * 4 * num_parameters <= noise_table.CHUNK_BYTES or chunk == 2
@@ -76,6 +75,7 @@ def test_memory_is_bounded(num_estimates, num_parameters, num_pixels):
 def test_all_that_a_binary_network_can_serve(tiny_runs):
     from relbo.lab.runs import open_run
 
-    names = noise_table.usable(open_run(tiny_runs / "rloo").pair)
+    opened = open_run(tiny_runs / "rloo")
+    names = noise_table.usable(noise_meters.PairMeter(opened.pair, opened.data))
     assert len(names) == 21 and {"vrs-budget", "vrs-raw-budget", "vrs-wake-budget"} <= set(names)
     assert not {"pathwise", "dreg", "vrs-path"} & set(names)

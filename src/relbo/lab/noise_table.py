@@ -13,7 +13,9 @@ mean number of proposals,
 
     variance at N proposals   v n / N,        signal-to-noise ratio   |mean| / sqrt(v n / N).
 
-Passes that are no draws from q (relaxed units, mean fields, dreams, the backward pass) are not counted.
+Passes that are no draws from q (relaxed units, mean fields, dreams, the backward pass) are not counted; they are in the
+seconds. Each estimator is timed at one compiled estimate on the whole batch, as a step of training takes it, and its
+ratio is also given for the time that the fastest one needs.
 
 The squared mean of m estimates is too large by v / m in expectation, which is subtracted; standard errors come from
 `NUM_GROUPS` independent groups of estimates.
@@ -21,6 +23,7 @@ The squared mean of m estimates is too large by v / m in expectation, which is s
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,21 +37,20 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 import relbo
 from relbo._check import is_int, require, root_key
-from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator, AbstractVRS
 from relbo.lab.config import RunConfig, build_estimator
+from relbo.lab.noise_meters import AbstractMeter, Gradient
+from relbo.lab.noise_rank import ranked, recommend
 from relbo.lab.paper import output
-from relbo.train.fit import Source, source_of
-from relbo.train.loop import epoch_order
-from relbo.types import Batch, EmptyState, Pair
-from relbo.variance import GradientNoise, Noise, gradient_noise
-from relbo.view import check_needs, offers
+from relbo.variance import GradientNoise, Noise, moments_of, noise_of
 
 BUDGET = "-budget"
 """After the name of an estimator with rejection: S = 2 and all N proposals of the budget for every row."""
 NUM_GROUPS = 10
 """Independent groups of estimates, behind the standard errors."""
 FEWEST_PER_GROUP = 4
+NUM_TIMINGS = 15
+"""Estimates that are timed."""
 CHUNK_BYTES = 128 * 2**20
 """About what the gradients and activations of the estimates that are computed together may take."""
 
@@ -83,44 +85,47 @@ class Settings:
         root_key(self.seed)
 
 
-def usable(pair: Pair) -> list[str]:
-    """The estimators of the registry whose needs the pair meets; those with rejection also with a budget."""
-    names = [name for name, cls in REGISTRY.items() if cls.needs in offers(pair)]
-    with_budget = [name + BUDGET for name in names if issubclass(REGISTRY[name], AbstractVRS)]
-    return [*names, *with_budget]
-
-
 def run(
-    pair: Pair,
-    data: Dataset,
+    meter: AbstractMeter,
     names: Sequence[str] = (),
     settings: Settings | None = None,
     *,
     on_stage: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
-    """Measures estimators at the parameters of a pair.
+    """Measures estimators at the parameters of a pair or of a NumPyro program.
 
     Args:
-        pair: a sigmoid belief network.
-        data: its data; the measured batch comes from the training split.
-        names: estimators by name; by default all that the pair can serve.
+        meter: `PairMeter(pair, data)` or `ProgramMeter(model, guide, params, args)`.
+        names: estimators by name; by default all that it can serve.
         settings: how to measure.
         on_stage: told each name before it is measured.
 
     Returns:
-        A dictionary ready for JSON, from which `plot` draws.
+        A dictionary ready for JSON, from which `plot` draws: a row for each estimator, ranked, and the recommendation.
     """
     settings = Settings() if settings is None else settings
-    settings.check(len(data.train))
-    names = list(dict.fromkeys(names)) or usable(pair)
+    settings.check(meter.num_data)
+    names = list(dict.fromkeys(names)) or usable(meter)
     for name in names:  # all are built before any is measured: a mistake is found at once
-        check_needs(build(name, settings.num_proposals, settings), pair)
-    source = source_of(data)
+        meter.check(build(name, settings.num_proposals, settings))
     rows = []
     for name in names:
         on_stage(name)
-        rows.append(measure(name, pair, source, settings))
-    return {"relbo_version": relbo.__version__, "settings": dataclasses.asdict(settings), "estimators": rows}
+        rows.append(measure(name, meter, settings))
+    rows = ranked(rows)
+    return {
+        "relbo_version": relbo.__version__,
+        "settings": dataclasses.asdict(settings),
+        "estimators": rows,
+        "recommendation": recommend(rows, settings.num_proposals),
+    }
+
+
+def usable(meter: AbstractMeter) -> list[str]:
+    """The estimators of the registry that it can serve; those with rejection also with a budget."""
+    names = [name for name, cls in REGISTRY.items() if meter.serves(cls)]
+    with_budget = [name + BUDGET for name in names if issubclass(REGISTRY[name], AbstractVRS)]
+    return [*names, *with_budget]
 
 
 def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
@@ -138,47 +143,63 @@ def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
     return build_estimator(config, steps_per_epoch=1)
 
 
-def measure(name: str, pair: Pair, source: Source, settings: Settings) -> dict[str, Any]:
-    """The noise of one estimator, after its warm-up."""
-    key_init, key_rows, key_warmup, key_measure = jax.random.split(root_key(settings.seed), 4)
-    num_data = len(source.train)
+def measure(name: str, meter: AbstractMeter, settings: Settings) -> dict[str, Any]:
+    """The noise of one estimator, after its warm-up, and how long an estimate takes."""
     estimator = build(name, settings.num_proposals, settings)
-    state = estimator.init(key_init, pair, num_data)
-
-    index = epoch_order(key_rows, 0, num_data)[: settings.batch_size]
-    batch = Batch(source.transform(key_rows, source.train[index]), index)
-    num_random = 0 if isinstance(state, EmptyState) else settings.num_warmup
-    state, spent = warm_up(estimator, key_warmup, pair, state, source, batch, num_random)
+    ready = meter.warm_up(estimator, settings.num_warmup, settings.batch_size, settings.seed)
     # what a draw costs is known now; no state depends on the number of draws
-    num_samples = round(settings.num_proposals**2 / float(spent))
+    num_samples = round(settings.num_proposals**2 / ready.num_proposals)
     if num_samples != settings.num_proposals and not name.endswith(BUDGET):
         estimator = build(name, max(num_samples, fewest_samples(name, settings)), settings)
 
-    per_group, chunk = grouping(settings, sum(leaf.size for leaf in jax.tree.leaves(pair)), batch)
-    groups = noise_in_groups(estimator, key_measure, pair, state, batch, per_group, chunk)
+    one, operands = meter.gradient(estimator, ready)
+    per_group, chunk = grouping(settings, meter.num_parameters, meter.numbers_per_row)
+    key = jax.random.split(root_key(settings.seed), 4)[3]
+    groups = noise_in_groups(one, key, operands, per_group, chunk)
     return {
         "estimator": name,
         "class": type(estimator).__name__,
         "bound": estimator.bound.label,
         "unbiased": estimator.unbiased,
         "num_samples": estimator.num_samples,  # type: ignore[attr-defined]
+        "num_proposals_scaled_to": settings.num_proposals,
         "mean_num_proposals": float(jnp.mean(groups.num_proposals)),
+        "seconds": seconds_of(one, key, operands),
         "num_estimates": per_group * NUM_GROUPS,
-        "num_warmup": num_random,
+        "num_warmup": ready.num_steps,
         "theta": summary(groups.theta, groups, per_group, settings.num_proposals),
         "phi": summary(groups.phi, groups, per_group, settings.num_proposals),
     }
 
 
 @eqx.filter_jit
-def noise_in_groups(
-    estimator: AbstractEstimator, key: Array, pair: Pair, state: Any, batch: Batch, per_group: int, chunk: int
-) -> GradientNoise:
+def noise_in_groups(one: Gradient, key: Array, operands: Any, per_group: int, chunk: int) -> GradientNoise:
     """The noise in each of `NUM_GROUPS` groups of estimates, by one compiled program."""
-    return jax.lax.map(
-        lambda k: gradient_noise(estimator, k, pair, state, batch, num_estimates=per_group, chunk=chunk),
-        jax.random.split(key, NUM_GROUPS),
-    )
+
+    def group(key: Array) -> GradientNoise:
+        def value(k: Array) -> tuple[Any, Array]:
+            theta, phi, spent = one(k, operands)
+            return (theta, phi), spent
+
+        found = moments_of(value, key, num_estimates=per_group, chunk=chunk)
+        spent = found.num_proposals
+        return GradientNoise(
+            noise_of(found.mean[0], found.variance[0], spent), noise_of(found.mean[1], found.variance[1], spent), spent
+        )
+
+    return jax.lax.map(group, jax.random.split(key, NUM_GROUPS))
+
+
+def seconds_of(one: Gradient, key: Array, operands: Any) -> float:
+    """How long one estimate takes, compiled, by itself: the median of some."""
+    step = eqx.filter_jit(one)
+    jax.block_until_ready(step(key, operands))
+    times = []
+    for k in jax.random.split(key, NUM_TIMINGS):
+        start = time.perf_counter()
+        jax.block_until_ready(step(k, operands))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
 
 
 def fewest_samples(name: str, settings: Settings) -> int:
@@ -190,34 +211,9 @@ def fewest_samples(name: str, settings: Settings) -> int:
     return 1
 
 
-@eqx.filter_jit
-def warm_up(
-    estimator: AbstractEstimator, key: Array, pair: Pair, state: Any, source: Source, batch: Batch, num_random: int
-) -> tuple[Any, Array]:
-    """State after so many random batches and the measured one, and the latter's mean proposals per datapoint."""
-    key_rows, key_steps = jax.random.split(key)
-    size = (num_random, batch.index.shape[0])
-    index = jax.random.randint(key_rows, size, 0, len(source.train), batch.index.dtype)
-    index = jnp.concatenate([index, batch.index[None]])
-
-    def step(state: Any, args: tuple[Array, Array, Array]) -> tuple[Any, Array]:
-        rows, key, is_last = args
-        key_data, key_estimate = jax.random.split(key)
-        # gray images are binarised at every visit, but T is to be that of the very images that are measured
-        x = jnp.where(is_last, batch.x, source.transform(key_data, source.train[rows]))
-        _, state, info = estimator.estimate(key_estimate, pair, state, Batch(x, rows))
-        return state, jnp.mean(info.num_proposals.astype(info.bound.dtype))
-
-    keys = jax.random.split(key_steps, num_random + 1)
-    is_last = jnp.arange(num_random + 1) == num_random
-    state, spent = jax.lax.scan(step, state, (index, keys, is_last))
-    return state, spent[-1]
-
-
-def grouping(settings: Settings, num_parameters: int, batch: Batch) -> tuple[int, int]:
+def grouping(settings: Settings, num_parameters: int, numbers_per_row: int) -> tuple[int, int]:
     """Estimates in each group, and how many of them are computed together: equal chunks within the memory allowed."""
-    num_pixels = batch.x.shape[1]
-    one = 4 * (num_parameters + settings.batch_size * settings.num_proposals * 2 * num_pixels)
+    one = 4 * (num_parameters + settings.batch_size * settings.num_proposals * 2 * numbers_per_row)
     wanted = math.ceil(settings.num_estimates / NUM_GROUPS)
     num_chunks = math.ceil(wanted / max(CHUNK_BYTES // one, 2))
     chunk = max(math.ceil(wanted / num_chunks), 2)

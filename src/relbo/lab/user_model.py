@@ -79,15 +79,21 @@ def make_pair(words: str, key: PRNGKeyArray, data: Dataset) -> Pair:
     Raises:
         ValueError: the file cannot be run, it has no such function, the function fails, or it returns something else.
     """
-    place = find(words)
-    module = _run(f"the model's file {place.file} cannot be run", lambda: _load(place))
-    function = getattr(module, place.function, None)
-    if not callable(function):
-        raise ValueError(f"the model's file {place.file} has no function {place.function!r}.")
-    pair = _run(f"the model's function {words} failed", lambda: function(key, data))
+    function = load_function(words, "model")
+    pair = guarded(f"the model's function {words} failed", lambda: function(key, data))
     if not isinstance(pair, Pair):
         raise ValueError(f"the model's function {words} must return a relbo.Pair, got {type(pair).__name__}.")
     return pair
+
+
+def load_function(words: str, what: str) -> Callable[..., Any]:
+    """The user's function; `what` it is for, a model or a program, is said where it cannot be had."""
+    place = find(words)
+    module = guarded(f"the {what}'s file {place.file} cannot be run", lambda: _load(place))
+    function = getattr(module, place.function, None)
+    if not callable(function):
+        raise ValueError(f"the {what}'s file {place.file} has no function {place.function!r}.")
+    return function
 
 
 def _load(place: Place) -> ModuleType:
@@ -112,7 +118,8 @@ def _load(place: Place) -> ModuleType:
     return module
 
 
-def _run(what: str, action: Callable[[], Any]) -> Any:
+def guarded(what: str, action: Callable[[], Any]) -> Any:
+    """Runs code of the user's; its failure is a `ValueError` of one sentence."""
     try:
         return action()
     except Exception as error:

@@ -2,7 +2,14 @@ import json
 
 import pytest
 
-NOISE = {"variance", "variance_standard_error", "signal_to_noise", "signal_to_noise_standard_error"}
+NOISE = {
+    "variance",
+    "variance_standard_error",
+    "signal_to_noise",
+    "signal_to_noise_standard_error",
+    "signal_to_noise_equal_time",
+    "signal_to_noise_equal_time_standard_error",
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +38,17 @@ def test_a_fresh_network(relbo, tiny_runs, quick, tmp_path):
         "parameters": "fresh",
         "step": 0,
     }
-    reinforce, rloo, disarm = rows = found["estimators"]
-    assert [row["estimator"] for row in rows] == list(names)
+    rows = found["estimators"]
+    ratios = [row["phi"]["signal_to_noise"] for row in rows]
+    assert ratios == sorted(ratios, reverse=True)
+    reinforce, rloo, disarm = (next(row for row in rows if row["estimator"] == name) for name in names)
+    assert found["recommendation"].startswith("Take ") and found["recommendation"] in out
     assert all(row[part].keys() == NOISE for row in rows for part in ("theta", "phi"))
     assert all(row["num_estimates"] == 200 for row in rows)
     # log p - log q is some -4 nats here, which is the whole noise of REINFORCE: a factor of 10, known to 10%
     assert rloo["phi"]["variance"] < 0.5 * reinforce["phi"]["variance"]
     # the same draws on the same keys, and theta's gradient is the same function of them
-    assert rloo["theta"] == reinforce["theta"]
+    assert rloo["theta"]["signal_to_noise"] == reinforce["theta"]["signal_to_noise"]
     assert (rloo["num_samples"], rloo["mean_num_proposals"]) == (6, 6)
     assert (disarm["num_samples"], disarm["mean_num_proposals"]) == (3, 6)
     for row in rows:
@@ -65,6 +75,8 @@ FAILURES = {
     "unknown estimator": (("--estimator", "rlo"), "estimator must be one of"),
     "another proposal": (("--estimator", "pathwise"), "Pathwise needs reparameterised z"),
     "a run has its data": (("{runs}/vrs", "--data", "digits"), "--data and --layers are for a fresh network"),
+    "a program stands alone": (("--program", "x.py:f", "--data", "digits"), "--program stands alone"),
+    "no such program": (("--program", "nowhere.py:make"), "nowhere.py, which is not there"),
     "not a run": (("{runs}/none",), "is not a run of `relbo train`"),
     "unknown parameters": (("{runs}/vrs", "--parameters", "worst"), "best or last"),
     "few proposals": (("--proposals", "1"), "proposals must be an integer >= 2, got 1"),
