@@ -45,7 +45,8 @@ class RunConfig:
     """N, proposals that every row evaluates; read by estimators with a budget. None is `num_samples`."""
     threshold: str = "quantile:0.9"
     """`quantile:GAMMA`, `rate:RATE` or `fixed:T`; read by estimators with a threshold."""
-    num_draws: int = 100
+    num_draws: int | None = None
+    """Draws behind each T that is solved for; None is what the threshold does by itself."""
     refresh_epochs: float = 10.0
     """Epochs between refreshes of a quantile; 0 follows it online."""
     warmup_epochs: float | None = None

@@ -78,7 +78,7 @@ def run(
     comparison = compare_runs(runs, bounds, rejection=rejection_of(runs[0]))
     on_stage("writing the report")
     write_report(comparison, out / REPORT, title="relbo demo: VRS, RLOO and VIMCO for the same number of proposals")
-    return Demo(comparison, out / REPORT, len(runs[0].data.train) * runs[0].config.num_draws)
+    return Demo(comparison, out / REPORT, len(runs[0].data.train) * (runs[0].config.num_draws or 0))
 
 
 def claim(out: Path, configs: dict[str, RunConfig]) -> None:

@@ -67,7 +67,7 @@ class Settings:
     threshold: str = "quantile:0.9"
     """For estimators with rejection, as in `RunConfig`; so are the next two."""
     acceptance: str = "soft:1.0"
-    num_draws: int = 100
+    num_draws: int | None = None
     seed: int = 0
 
     def check(self, num_data: int) -> None:

@@ -56,7 +56,9 @@ def train_command(
     warmup_epochs: float | None = typer.Option(
         None, help="VRS: epochs without rejection before; for a quantile, those up to its first refresh."
     ),
-    num_draws: int = typer.Option(100, help="VRS: draws behind each threshold that is solved for."),
+    num_draws: int | None = typer.Option(
+        None, help="VRS: draws behind each threshold that is solved for; by default 100 for a quantile, 20 for a rate."
+    ),
     acceptance: str = typer.Option("soft:1.0", help="VRS: soft:SHARPNESS, soft:SHARPNESS:FLOOR, hard or always."),
     set_: list[str] = typer.Option([], "--set", help="Any other setting of the estimator, NAME=VALUE; repeatable."),
     optimizer: str = typer.Option("adam", help="Any Optax optimiser by name."),
