@@ -62,7 +62,7 @@ CONSTRUCTION = {
             f"Gains: {name} must be a finite number > 0",
             "0.0",
         )
-        for name in ("floor", "memory", "fewest", "stranger", "chance", "lead")
+        for name in ("floor", "memory", "own", "fewest", "stranger", "chance", "lead")
     },
     "Concrete temperature": (lambda: relbo.Concrete(temperature=0.0), "Concrete: temperature", "0.0"),
     "REBAR temperature": (lambda: relbo.REBAR(temperature=-1.0), "REBAR: temperature", "-1.0"),

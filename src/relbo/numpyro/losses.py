@@ -1,14 +1,22 @@
 """Short names for the common losses."""
 
+import math
 from typing import Any
 
+import jax
+
 from relbo import estimators
-from relbo.acceptance import AbstractAcceptance, Soft
+from relbo._check import is_int, require
+from relbo.acceptance import AbstractAcceptance, Hard, Soft
 from relbo.numpyro.objective import EstimatorELBO
-from relbo.thresholds import AbstractThreshold, Quantile, as_threshold
+from relbo.thresholds import AbstractThreshold, as_threshold
 
 REFRESH_EVERY = 100
 """Steps between refreshes of T: SVI runs are some thousand steps long, not the paper's millions."""
+WARMUP = 500
+"""Steps without rejection: a guide that is far off learns nothing from what little is accepted."""
+PATIENCE = 20
+"""A row runs out after this many times the proposals that it should need."""
 
 
 def ResampledELBO(  # noqa: N802
@@ -18,40 +26,62 @@ def ResampledELBO(  # noqa: N802
     threshold: AbstractThreshold | float | str | None = None,
     acceptance: AbstractAcceptance | None = None,
     num_proposals: int | None = None,
-    num_draws: int = 100,
+    path: bool | None = None,
+    num_draws: int | None = None,
     every: int | None = REFRESH_EVERY,
     warmup: int | None = None,
-    max_rounds: int = 1_000,
+    max_rounds: int | None = None,
     throw: bool = False,
     **settings: Any,
 ) -> EstimatorELBO:
     """The resampled ELBO (VRS): rows of the guide are accepted or redrawn, and the bound is that of what is kept.
 
+    Every row evaluates N proposals, which give about S accepted draws, and uses all that are accepted. A row with fewer
+    than two goes on. (`EstimatorELBO(relbo.VRS(S, ...))` is the paper's algorithm, exactly S accepted draws.)
+
     Args:
-        num_samples: S >= 2, accepted draws per row at the least.
+        num_samples: S >= 2, accepted draws per row to aim at.
         rate: T holds the acceptance rate of each row here.
         threshold: a threshold, a number (T itself; +inf gives the ELBO) or words such as "quantile:0.9", instead; if
             neither is given, the 0.9 quantile.
         acceptance: the acceptance function, `relbo.Soft()` by default.
-        num_proposals: N >= S, proposals that every row evaluates; all accepted ones among them are used.
+        num_proposals: N >= 2; by default S divided by the rate, or by the gamma of a quantile, else S.
+        path: whether the gradient goes along the path of the draws (`VRSPath`) or by score functions (`VRS`); by
+            default along the path where all latents of a row have one and the acceptance is smooth.
         num_draws: draws behind each T that is solved for.
         every: steps between refreshes of a quantile; before the first, T = +inf. None follows it online.
-        warmup: steps with T = +inf before.
-        max_rounds: a row runs out after max_rounds * S proposals.
+        warmup: steps with T = +inf before, by default 500; a threshold object has its own.
+        max_rounds: a row runs out after 2 max_rounds proposals, by default 20 N.
         throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from the
             guide, and `relbo.numpyro.SVI.run` warns if more than 1% do.
         **settings: `num_shared` and `plate` of `EstimatorELBO`.
     """
-    usual = Quantile(0.9, num_draws=num_draws, every=every, warmup=warmup)
-    estimator = estimators.VRS(
-        num_samples=num_samples,
-        threshold=as_threshold(threshold, rate, default=usual, num_draws=num_draws, every=every, warmup=warmup),
-        acceptance=Soft() if acceptance is None else acceptance,
-        num_proposals=num_proposals,
-        max_rounds=max_rounds,
-        throw=throw,
-    )
-    return EstimatorELBO(estimator, **settings)
+    require(is_int(num_samples, at_least=2), "ResampledELBO: num_samples", "an integer >= 2", num_samples)
+    wait = WARMUP if warmup is None and not isinstance(threshold, AbstractThreshold) else warmup
+    said: dict[str, Any] = {"num_draws": num_draws, "every": every, "warmup": wait}
+    rule = as_threshold("quantile:0.9" if threshold is None and rate is None else threshold, rate, **said)
+    accept = Soft() if acceptance is None else acceptance
+    size = _proposals_for(num_samples, rule) if num_proposals is None else num_proposals
+    require(is_int(size, at_least=2), "ResampledELBO: num_proposals", "an integer >= 2", size)
+    common: dict[str, Any] = {
+        "num_samples": 2,
+        "threshold": rule,
+        "acceptance": accept,
+        "num_proposals": size,
+        "max_rounds": PATIENCE * size // 2 if max_rounds is None else max_rounds,
+        "throw": throw,
+    }
+    by_score = estimators.VRS(**common)
+    if path is False or (path is None and isinstance(accept, Hard)):
+        return EstimatorELBO(by_score, **settings)
+    return EstimatorELBO(estimators.VRSPath(**common), without_path=None if path else by_score, **settings)
+
+
+def _proposals_for(num_samples: int, threshold: AbstractThreshold) -> int:
+    share = getattr(threshold, "rate", getattr(threshold, "gamma", 1.0))
+    if callable(share) or isinstance(share, jax.core.Tracer):  # only the running program knows
+        return 2 * num_samples
+    return math.ceil(num_samples / float(share) - 1e-6)
 
 
 def RLOO(num_samples: int = 2, **settings: Any) -> EstimatorELBO:  # noqa: N802

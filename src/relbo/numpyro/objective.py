@@ -48,11 +48,19 @@ class EstimatorELBO(ELBO):
             has no reparameterised sampler.
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
             of the guide share.
+        without_path: takes the place of an estimator that goes along the path of the draws, for programs without one.
     """
 
     can_infer_discrete = True
 
-    def __init__(self, estimator: AbstractEstimator, *, num_shared: int = 1, plate: str | None = None) -> None:
+    def __init__(
+        self,
+        estimator: AbstractEstimator,
+        *,
+        num_shared: int = 1,
+        plate: str | None = None,
+        without_path: AbstractEstimator | None = None,
+    ) -> None:
         super().__init__()
         if not isinstance(estimator, AbstractEstimator):
             raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
@@ -62,7 +70,7 @@ class EstimatorELBO(ELBO):
                 "Choose an estimator that needs any proposal (`relbo list` shows what each needs)."
             )
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
-        self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
+        self.estimator, self.num_shared, self.plate, self.without_path = estimator, num_shared, plate, without_path
         self._has_warned = False
         self._said: set[str] = set()
 
@@ -74,8 +82,7 @@ class EstimatorELBO(ELBO):
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
         self._say(program.layout.note)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
-        self._check_path(pair, program)
-        return self.estimator.init(key_init, pair, program.layout.num_data)
+        return self._estimator_for(pair, program).init(key_init, pair, program.layout.num_data)
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
@@ -119,12 +126,12 @@ class EstimatorELBO(ELBO):
         self._say(program.layout.note)
         shared, num_shared = self._draw_shared(key_shared, program, params)
         pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
-        self._check_path(pair, program)
+        estimator = self._estimator_for(pair, program)
         if STATE_SITE in param_map:
-            estimator, state, keep, note = recall(self.estimator, param_map[STATE_SITE], program.layout.num_data)
+            estimator, state, keep, note = recall(estimator, param_map[STATE_SITE], program.layout.num_data)
             self._say(note)
         else:
-            estimator, state = without_memory(self.estimator, key_init, pair, program.layout.num_data)
+            estimator, state = without_memory(estimator, key_init, pair, program.layout.num_data)
             keep = None
         gradient, state, info = estimator.estimate(key_step, pair, state, batch)
         state = state if keep is None else keep(state)
@@ -142,13 +149,16 @@ class EstimatorELBO(ELBO):
             value = jnp.zeros(())
         return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
 
-    def _check_path(self, pair: ProgramPair, program: Program) -> None:
+    def _estimator_for(self, pair: ProgramPair, program: Program) -> AbstractEstimator:
         if self.estimator.needs is Needs.PATH and not pair.has_path:
+            if self.without_path is not None:
+                return self.without_path
             raise ValueError(
                 f"{type(self.estimator).__name__} needs latents with a reparameterised sampler, which "
                 f"{list(program.layout.pathless)} do not have. Choose an estimator that needs any proposal "
                 "(`relbo list` shows what each needs)."
             )
+        return self.estimator
 
     def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> tuple[dict[str, Array], int]:
         layout = program.layout

@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     """Rows whose T is to be solved from fresh draws before the step."""
     age: Int[Array, " b"]
     """Steps since each row's T was renewed."""
-    correction: Float[Array, ""] | float = 0.0
+    correction: Float[Array, " b"] | float = 0.0
     """What is added to a T that is solved for."""
 
 

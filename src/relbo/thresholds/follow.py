@@ -7,15 +7,17 @@ the N proposals of a visit, m the row's level of log w as it was known before, a
     m <- m + e (v + D) / (v + D + s^2 / N)                        a Kalman filter of the level
     T <- T - e (c + D) / (v + D + s^2 / N) - step (mean share - target) / slope
 
-v is the variance of m, s^2 that of log w under q, and D that of how far a level moves between two visits; c is the part
-of v that T has missed as well, 0 while nothing moves, since T was solved for on draws of its own. D is measured from
-the surprises themselves, as what their squares have in excess of v + s^2 / N, and counts as 0 unless it is more than
-chance: while nothing moves, T moves by the last term alone, a Robbins-Monro step that decays as 1 / visits.
+v is the variance of m, s^2 that of the row's log w under q, and D that of how far a level moves between two visits; c
+is the part of v that T has missed as well, 0 while nothing moves, since T was solved for on draws of its own. D / s^2
+is one number for all rows. It is measured from the surprises themselves, as what their squares have in excess of
+v + s^2 / N, and counts as 0 unless it is more than chance: while nothing moves, T moves by the last term alone, a
+Robbins-Monro step that decays as 1 / visits.
 
 A *stranger* is a row whose past is no guide: D exceeds a quarter of s^2, or too few rows have been visited twice to
 tell. Its T is solved for on fresh draws at each visit. So it is for rows whose model improves fast, for minibatches and
 draws of shared latents that move log w as a whole, and for batches whose rows are other datapoints every time. The
-error that all T have in common, followed or solved for, `lead` takes away: a Robbins-Monro step for all rows together.
+error that all T have in common, followed or solved for, `lead` takes away: a Robbins-Monro step for all rows together,
+in units of each row's s.
 """
 
 from collections.abc import Callable
@@ -35,7 +37,9 @@ class Gains(eqx.Module):
     floor: float = 0.002
     """Least Robbins-Monro step: what has moved is forgotten after 1 / floor visits."""
     memory: float = 200.0
-    """Visits that the variance of log w, and how far levels move, are means over; at least those of ten batches."""
+    """Visits that what rows have in common is a mean over; at least those of ten batches."""
+    own: float = 20.0
+    """Visits that a row's own variance of log w is a mean over, with what rows have in common in place of few draws."""
     fewest: float = 20.0
     """Visits of rows that were visited before, below which every row is a stranger."""
     stranger: float = 0.25
@@ -46,7 +50,7 @@ class Gains(eqx.Module):
     """Greatest step of what is common to all rows."""
 
     def __check_init__(self) -> None:
-        for name in ("floor", "memory", "fewest", "stranger", "chance", "lead"):
+        for name in ("floor", "memory", "own", "fewest", "stranger", "chance", "lead"):
             value = getattr(self, name)
             require(is_number(value, above=0), f"Gains: {name}", "a finite number > 0", value)
 
@@ -55,27 +59,29 @@ class FollowState(NamedTuple):
     """Thresholds of all rows, and what is known about their log weights."""
 
     value: Float[Array, " n"]
-    """T of each row as of its last visit, less `lead`; NaN if it is to be solved for."""
+    """T of each row as of its last visit, less `lead` times s; NaN if it is to be solved for."""
     mean: Float[Array, " n"]
     """Level of log w of each row, m, in nats."""
     error: Float[Array, " n"]
     """Variance of that level, v."""
     common: Float[Array, " n"]
     """c, the part of v that is an error of T as well."""
+    variance: Float[Array, " n"]
+    """s^2 of each row, at least 1: T means little on a finer scale than a nat."""
     visits: Int[Array, " n"]
     """Visits of each row since T was solved for; 0 before the first."""
     visited: Int[Array, " n"]
     """Step of each row's last visit."""
     lead: Float[Array, ""]
-    """What is added to the T of every row, followed or solved for, in nats."""
-    variance: Float[Array, ""]
-    """s^2, running mean of the variance of log w under q, at least 1: T means little on a finer scale than a nat."""
+    """What is added to the T of every row, followed or solved for, in units of its s."""
+    spread: Float[Array, ""]
+    """Running mean of s over rows, where a new row starts: single rows may have any."""
     drift: Float[Array, ""]
-    """D, running mean of the excess of squared surprises."""
+    """D / s^2, running mean of the excess of squared surprises."""
     drift_square: Float[Array, ""]
     """Running mean of the squares of that excess."""
     num_visits: Float[Array, ""]
-    """Visits of rows behind `variance`."""
+    """Visits of rows behind `spread`."""
     num_again: Float[Array, ""]
     """Visits of rows behind `drift`."""
     step: Int[Array, ""]
@@ -90,10 +96,11 @@ def start(num_data: int) -> FollowState:
         mean=jnp.zeros(num_data),
         error=jnp.zeros(num_data),
         common=jnp.zeros(num_data),
+        variance=jnp.ones(num_data),
         visits=jnp.zeros(num_data, jnp.int32),
         visited=jnp.zeros(num_data, jnp.int32),
         lead=jnp.zeros(()),
-        variance=jnp.ones(()),
+        spread=jnp.ones(()),
         drift=jnp.zeros(()),
         drift_square=jnp.zeros(()),
         num_visits=jnp.zeros(()),
@@ -103,7 +110,7 @@ def start(num_data: int) -> FollowState:
 
 
 def moves_by(state: FollowState, gains: Gains) -> Float[Array, ""]:
-    """D as far as it is more than chance."""
+    """D / s^2 as far as it is more than chance."""
     spread = jnp.maximum(state.drift_square - state.drift**2, 0)
     error = jnp.sqrt(spread / jnp.clip(state.num_again, 1, gains.memory))
     return jnp.maximum(state.drift - gains.chance * error, 0)
@@ -112,13 +119,14 @@ def moves_by(state: FollowState, gains: Gains) -> Float[Array, ""]:
 def read(state: FollowState, index: Int[Array, " b"], gains: Gains, *, rejects: Array | bool) -> Reading:
     """T of the rows, or +inf as long as nothing is to be rejected; new rows and strangers are due."""
     index = checked_rows(index, state.value.shape[0])
-    strangers = (state.num_again < gains.fewest) | (moves_by(state, gains) > gains.stranger * state.variance)
+    strangers = (state.num_again < gains.fewest) | (moves_by(state, gains) > gains.stranger)
     value = state.value[index]
+    correction = state.lead * jnp.sqrt(_variance(state, index))
     return Reading(
-        t=jnp.where(rejects, value + state.lead, jnp.inf),
+        t=jnp.where(rejects, value + correction, jnp.inf),
         due=rejects & (jnp.isnan(value) | strangers),
         age=state.step - state.visited[index],
-        correction=state.lead,
+        correction=correction,
     )
 
 
@@ -148,55 +156,66 @@ def update(
         rejects: whether the step rejected anything, or had T = +inf; nothing is learned then.
     """
     log_w = log_w.astype(t.dtype)
-    due = read(state, index, gains, rejects=rejects).due
-    size, count, mean, variance = _moments(log_w)
+    reading = read(state, index, gains, rejects=rejects)
+    size, count, mean, seen_variance = _moments(log_w)
     seen = count > 0
-    before = jnp.where(due, t, state.value[index] + state.lead)  # of a row that ran out, what made it run out
     known = seen & (state.visits[index] > 0)
+    before = jnp.where(reading.due, t, reading.t)  # of a row that ran out, what made it run out
+    variance = _variance(state, index)
+    spread = jnp.sqrt(variance)
 
     # the level, and how far it moved
-    drift = moves_by(state, gains)
+    drift = moves_by(state, gains) * variance
     surprise = jnp.where(known, mean - state.mean[index], 0)
-    noise = state.variance / count.clip(1)
-    spread = state.error[index] + drift + noise
-    to_level = jnp.where(known, (state.error[index] + drift) / spread, 1)
-    missed = jnp.where(known & ~due, state.common[index] + drift, 0)
-    excess = surprise**2 - state.error[index] - jnp.where(count > 1, variance, state.variance) / count.clip(1)
+    noise = variance / count.clip(1)
+    total = state.error[index] + drift + noise
+    to_level = jnp.where(known, (state.error[index] + drift) / total, 1)
+    missed = jnp.where(known & ~reading.due, state.common[index] + drift, 0)
+    excess = surprise**2 - state.error[index] - jnp.where(count > 1, seen_variance, variance) / count.clip(1)
+    level = state.mean[index] + to_level * (mean - state.mean[index])
 
     # towards the target
-    slope = target * (1 - target) * jnp.minimum(2 / jnp.sqrt(state.variance), 1)
+    slope = target * (1 - target) * jnp.minimum(2 / spread, 1)
     u = jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + before[:, None])
     # a visit without any possible proposal counts as well: without it the share would be biased
     error = jnp.where(jnp.isfinite(before), (jnp.mean(share(u), axis=-1) - target) / slope, 0)
     gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
-    limit = jnp.sqrt(state.variance)
-    change = surprise * missed / spread + jnp.clip(gain * error, -limit, limit)
+    change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
     common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
-    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(error), -3 * limit, 3 * limit)
-    new = jnp.where(due, before, before - change) - lead
-    new = jnp.where(rejects & jnp.isposinf(t), jnp.nan, new)
+    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(error / spread), -3, 3)
 
+    # what rows have in common, and their own variance
     memory = jnp.maximum(gains.memory, 10.0 * index.shape[0])
     num_visits, by_visits = _weight(state.num_visits, count > 1, memory)
     num_again, by_again = _weight(state.num_again, known, memory)
-    level = state.mean[index] + to_level * (mean - state.mean[index])
+    freedom = (count - 1).clip(0)
+    trust = freedom / (4 + jnp.minimum(state.visits[index].astype(t.dtype) + 1, gains.own) * freedom)
+    new_variance = jnp.maximum(variance + trust * (seen_variance - variance), 1)
+    new = jnp.where(reading.due, before, before - change) - lead * jnp.sqrt(new_variance)
+    new = jnp.where(rejects & jnp.isposinf(t), jnp.nan, new)
+    relative = excess / variance
     following = FollowState(
         value=state.value.at[index].set(new),
         mean=state.mean.at[index].set(jnp.where(seen, level, state.mean[index])),
         error=state.error.at[index].set(jnp.where(known, to_level * noise, jnp.where(seen, noise, 0))),
         common=state.common.at[index].set(missed * (1 - to_level)),
-        visits=state.visits.at[index].set(jnp.where(due, 1, state.visits[index] + 1)),
+        variance=state.variance.at[index].set(new_variance),
+        visits=state.visits.at[index].set(jnp.where(reading.due, 1, state.visits[index] + 1)),
         visited=state.visited.at[index].set(state.step),
         lead=lead,
-        variance=jnp.maximum(state.variance + by_visits * (_mean(variance, count > 1) - state.variance), 1.0),
-        drift=state.drift + by_again * (_mean(excess, known) - state.drift),
-        drift_square=state.drift_square + by_again * (_mean(excess**2, known) - state.drift_square),
+        spread=state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread),
+        drift=state.drift + by_again * (_mean(relative, known) - state.drift),
+        drift_square=state.drift_square + by_again * (_mean(relative**2, known) - state.drift_square),
         num_visits=num_visits,
         num_again=num_again,
         step=state.step,
     )
     kept = [jnp.where(rejects, new, old) for new, old in zip(following, state, strict=True)]
     return FollowState(*kept)._replace(step=state.step + 1)
+
+
+def _variance(state: FollowState, index: Int[Array, " b"]) -> Float[Array, " b"]:
+    return jnp.where(state.visits[index] > 0, state.variance[index], state.spread**2)
 
 
 def _moments(log_w: Float[Array, "b n"]) -> tuple[int, Array, Array, Array]:
