@@ -48,7 +48,7 @@ def is_number(value: Any, *, above: float | int = -math.inf, below: float | int 
     if isinstance(value, jax.core.Tracer):
         return True
     if isinstance(value, jax.Array | np.ndarray):
-        return np.issubdtype(value.dtype, np.floating) and bool(np.all((above < value) & (value < below)))
+        return jnp.issubdtype(value.dtype, jnp.floating) and bool(np.all((above < value) & (value < below)))
     return is_real(value) and bool(above < value < below)
 
 

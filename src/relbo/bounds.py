@@ -29,7 +29,7 @@ import scipy.special
 from jax.scipy.special import digamma, logsumexp
 from jaxtyping import Array, Float, Int
 
-from relbo._check import is_int, require
+from relbo._check import is_int, require, shortened
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.thresholds import AbstractThreshold, as_threshold
 from relbo.types import Number
@@ -120,7 +120,7 @@ def parse(bound: AbstractBound | str) -> AbstractBound:
         return bound
     match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]{0,8})", bound.strip().lower()) if isinstance(bound, str) else None
     if match is None:
-        raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {bound!r}.")
+        raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {shortened(bound)}.")
     kinds = {None: lambda k: ELBO(), "is": IS, "rs": RS}
     return kinds[match[1]](int(match[2] or 1))
 

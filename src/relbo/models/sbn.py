@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import units
-from relbo._check import is_int, require
+from relbo._check import checked_key, is_int, require
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
 from relbo.types import Pair
 from relbo.units import Unit, log_bernoulli, uniform_noise
@@ -153,8 +153,9 @@ def sbn(
     Returns:
         A `Pair` whose z is a tuple of one vector of 0s and 1s for each layer.
     """
+    checked_key(key, "sbn: key")
     require(
-        len(widths) > 0 and all(is_int(w, at_least=1) for w in widths),
+        isinstance(widths, Sequence) and 0 < len(widths) <= 100 and all(is_int(w, at_least=1) for w in widths),
         "sbn: widths",
         "a non-empty list of integers >= 1",
         widths,

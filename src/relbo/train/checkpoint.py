@@ -14,6 +14,7 @@ import contextlib
 import logging
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from relbo.train.sealed import array_digest, sealed, unsealed
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the names of folders that orbax has not finished."""
+PATIENCE = 10.0
+"""Seconds that orbax's threads have to end."""
 DAMAGED = ".damaged"
 """How the names of checkpoints end that were set aside."""
 
@@ -93,10 +96,14 @@ def _orbax() -> Iterator[tuple[Any, Any]]:
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
+    others = set(threading.enumerate())
     try:
         with contextlib.closing(ocp.Checkpointer(ocp.CompositeCheckpointHandler())) as checkpointer:
             yield ocp, checkpointer
     finally:
+        # when one item cannot be written those beside it still try, and log that they cannot
+        for thread in set(threading.enumerate()) - others:
+            thread.join(timeout=PATIENCE)
         logger.setLevel(level)
 
 

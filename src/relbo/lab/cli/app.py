@@ -38,6 +38,8 @@ COMMANDS = (
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)
 """What a user can cause and mend; anything else is a bug of ours."""
+LONGEST = 1_000
+"""Characters of a message; a word of the user's may be longer than any screen."""
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[2]
 """What the parser of the command line raises."""
 
@@ -103,12 +105,12 @@ def out_of_memory(error: Exception) -> bool:
 def sentence(error: Exception) -> str:
     """What is said of an error."""
     if isinstance(error, USAGE_ERRORS):
-        return "error: " + " ".join(error.format_message().split())
+        return "error: " + " ".join(error.format_message().split())[:LONGEST]
     if out_of_memory(error):
         return "error: there is not enough memory for this: try fewer samples or draws, or smaller batches or layers."
     message = runtime_message(error) or type(error).__name__
     kind = "" if is_users(error) else f"internal error ({type(error).__name__}), please report it with --debug: "
-    return (kind or "error: ") + message
+    return (kind or "error: ") + (message if len(message) <= LONGEST else message[:LONGEST] + " ...")
 
 
 def _say(line: str) -> None:
