@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint types format clean
+.PHONY: demo test test-slow fuzz bench lint types format clean
 
 demo: .venv/.runtime
 	$(BIN)/relbo demo --out out/demo
@@ -12,6 +12,9 @@ test: lint types
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m slow
+
+fuzz: .venv/.dev
+	$(BIN)/python -m tests.fuzz --minutes 5 --seed 0
 
 bench: .venv/.dev
 	$(BIN)/relbo bench --out out/bench

@@ -153,8 +153,8 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     words = [*command.split(), *base]
     if command == "train":
         # a run without epochs is checked and opened like any other, and compiles nothing
-        words += ["--epochs", draw(st.sampled_from(["0"] * 30 + ["1", "-1", "1000000001", "x"]))]
-    for name in draw(st.lists(st.sampled_from(sorted(options)), min_size=0, max_size=3)) if options else []:
+        words += ["--epochs", draw(st.sampled_from(["0"] * 60 + ["1", "-1", "1000000001", "x"]))]
+    for name in draw(st.lists(st.sampled_from(sorted(options)), min_size=1, max_size=3)) if options else []:
         value = draw(st.sampled_from(options[name] + ODD))
         words += [f"{name}={value}"] if draw(st.booleans()) else [name, value]
     if draw(st.integers(0, 5)) == 0:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import units
-from relbo._check import checked_key, is_int, require
+from relbo._check import checked_key, is_int, refuse, require
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
 from relbo.types import Pair
 from relbo.units import Unit, log_bernoulli, uniform_noise
@@ -161,7 +161,12 @@ def sbn(
         widths,
     )
     require(is_int(num_hidden, at_least=0), "sbn: num_hidden", "an integer >= 0", num_hidden)
-    mean = jnp.asarray(data_mean)
+    is_array = isinstance(data_mean, jax.Array | np.ndarray | Sequence) and not isinstance(data_mean, str | bytes)
+    require(is_array, "sbn: data_mean", "a vector with one mean per observable", data_mean)
+    try:
+        mean = jnp.asarray(data_mean)
+    except (TypeError, ValueError):
+        refuse("sbn: data_mean", "a vector with one mean per observable", data_mean)
     mean = mean.astype(jnp.result_type(float) if not jnp.issubdtype(mean.dtype, jnp.floating) else mean.dtype)
     require(
         mean.ndim == 1 and mean.size > 0,

@@ -83,7 +83,7 @@ def load(
     refuse_no_checkpoint(path)
     if make_pair is None:
         raise ValueError(f"{path} is a run of `relbo.fit`: give `load` a function that makes a pair of its shapes.")
-    is_one = isinstance(make_pair, Pair) or callable(make_pair)
+    is_one = isinstance(make_pair, Pair) or (callable(make_pair) and not isinstance(make_pair, type))
     require(is_one, "load: make_pair", "a relbo.Pair or a function that makes one", make_pair)
     pair = make_pair if isinstance(make_pair, Pair) else make_pair()
     if not isinstance(pair, Pair):

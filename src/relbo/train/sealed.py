@@ -62,7 +62,9 @@ def unsealed(value: Any, what: str, before: str = "") -> dict[str, Any]:
         Damaged: the seal is missing or broken.
     """
     if not isinstance(value, dict) or SEAL not in value:
-        raise Damaged(f"{what} has no content hash: it is damaged, not relbo's, or of a version before 0.2.")
+        raise Damaged(
+            f"{what} has no content hash: it is damaged, not relbo's, or of an earlier version that wrote none."
+        )
     content = {key: item for key, item in value.items() if key != SEAL}
     try:
         found = json_digest(content, before)
