@@ -214,6 +214,33 @@ WRONG_TYPES = {
     "relbo.Soft('1')": "Soft: sharpness must be a finite number > 0, got '1'.",
     "relbo.sbn(jax.random.key(0), [1], jnp.asarray([[0.5]]))": "sbn: data_mean must be a vector",
     "relbo.Rate(0.5).init(2.5)": "num_data must be an integer >= 1, got 2.5.",
+    "relbo.sbn(jax.random.key(0), [1], jnp.asarray([2.0]))": "sbn: data_mean must be means of 0s and 1s",
+    "relbo.sbn(jax.random.key(0), [1], jnp.asarray([jnp.nan]))": "sbn: data_mean must be means of 0s and 1s",
+    "relbo.sbn(0, [1], jnp.asarray([0.5]))": "sbn: key must be a random key such as jax.random.key(0), got 0.",
+    "fit(data={})": "fit: data must be arrays with the same number of datapoints, at least one, first, got [].",
+    "fit(data=None)": "fit: data must be arrays with the same number of datapoints",
+    "fit(data={'a': x, 'b': x[:3]})": "fit: data must be arrays with the same number of datapoints",
+    "fit(data=[1, 2])": "fit: data must be an array of numbers, or a tree of such arrays, got 1.",
+    "fit(valid={'a': x, 'b': x[:3]})": "fit: valid must be arrays with the same number of datapoints",
+    "fit(estimator='vrs')": "fit: estimator must be an estimator such as relbo.VRS(5), got 'vrs'.",
+    "fit(estimator=relbo.RLOO)": "fit: estimator must be an estimator such as relbo.VRS(5), got <class",
+    "fit(pair=(pair.model, pair.proposal))": "fit: pair must be a relbo.Pair(model, proposal), such as relbo.sbn makes",
+    "fit(optimizer='adam')": "accepted",
+    "fit(optimizer='adm')": "optimizer must be the name of an Optax optimiser such as adam, got 'adm'.",
+    "fit(optimizer=optax.adam)": "fit: optimizer must be an Optax optimiser such as optax.adam(1e-3), or its name",
+    "fit(optimizer=3)": "fit: optimizer must be an Optax optimiser such as optax.adam(1e-3), or its name, got 3.",
+    "fit(out=3)": "fit: out must be None or a directory, got 3.",
+    "fit(num_epochs=10**9)": "fit: num_epochs must be less than 2^31 steps at 4 steps per epoch, got 1000000000.",
+    "relbo.evaluate(pair, x, 'elbo', key=0)": "evaluate: key must be a random key such as jax.random.key(0), got 0.",
+    "relbo.evaluate(pair, x, 3, key=jax.random.key(0))": "evaluate: bounds must be a bound or a list of bounds, got 3.",
+    "relbo.evaluate((1, 2), x, 'elbo', key=jax.random.key(0))": "evaluate: pair must be a relbo.Pair",
+    "relbo.evaluate(pair, x, 'elbow', key=jax.random.key(0))": "a bound must be elbo, is:K or rs:K with an integer",
+    "relbo.posterior(0, pair, x, rate=0.5)": "posterior: key must be a random key",
+    "relbo.posterior(jax.random.key(0), None, x, rate=0.5)": "posterior: pair must be a relbo.Pair",
+    "relbo.load(3)": "load: path must be a run directory, got 3.",
+    "relbo.data.load(3)": "data must be one of digits, binarized-mnist, mnist, omniglot28 or the path of an .npz file",
+    "relbo.data.load('digits', '.')": "accepted",
+    "relbo.data.load('digits', 3)": "data_dir must be a directory, got 3.",
     "relbo.VRS(np.int64(2), relbo.Quantile(np.float32(0.5), np.int32(3)), relbo.Soft(np.float64(0.5)))": "accepted",
 }
 
@@ -221,7 +248,12 @@ WRONG_TYPES = {
 def test_wrong_types_without_the_checks_of_the_test_suite():
     # in the tests an annotation refuses them first, so ask a plain interpreter, as a user has it
     script = f"""
-import jax, jax.numpy as jnp, numpy as np, relbo
+import jax, jax.numpy as jnp, numpy as np, optax, relbo
+x = np.zeros((8, 2), np.float32)
+pair = relbo.sbn(jax.random.key(0), [1], jnp.asarray([0.5, 0.5]))
+def fit(**said):
+    good = dict(pair=pair, estimator=relbo.RLOO(2), data=x, num_epochs=0, batch_size=2)
+    relbo.fit(**dict(good, **said))
 for expression in {list(WRONG_TYPES)!r}:
     try:
         eval(expression)

@@ -138,6 +138,12 @@ NOT_NPZ = {
         zip_bytes(train="0 1", valid="0 1", test="0 1"),
         "'train' is damaged .EOF: reading magic string",
     ),
+    "parentheses": (
+        zip_bytes(
+            **{f"{name}.npy": b"\x93NUMPY\1\0" + (9000).to_bytes(2, "little") + b"(" * 9000 for name in splits()}
+        ),
+        "'train' is damaged",
+    ),
     "huge": (zip_bytes(**{f"{name}.npy": HUGE for name in splits()}), "'train' is damaged"),
 }
 
@@ -149,6 +155,18 @@ def test_refuses_files_that_are_no_npz(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         load(str(path))
     assert str(caught.value).startswith(str(path))
+
+
+def test_what_a_file_declares_is_compared_with_a_limit_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, train=np.zeros((1000, 1000), np.uint8), valid=rows(2, 3), test=rows(2, 3))
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(files, "LARGEST", 900_000)
+    monkeypatch.setattr(files, "_read", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(
+        ValueError, match="must not be larger than 900,000 bytes when unpacked, the file declares 1,000,"
+    ):
+        load(str(path))
 
 
 @settings(

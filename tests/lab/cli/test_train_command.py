@@ -98,10 +98,25 @@ def test_resume_takes_the_runs_own_settings(trained, capsys):
         ),
         (["--data", "nowhere.npz"], "nowhere.npz"),
         (["--batch-size", "5000"], "batch_size"),
+        (["--batch-size", "0"], "batch_size must be an integer >= 1, got 0"),
+        (["--lr", "1e30"], "lr must be a number <= 1000, got 1e+30"),
+        (["--lr", "nan"], "lr must be a number > 0, got nan"),
+        (["--refresh-epochs", "inf"], "refresh_epochs must be a number <= 1e+06, got inf"),
+        (["--valid-bound", "is:99999999999999999999"], "a bound must be elbo, is:K or rs:K"),
+        (["--optimizer", "lbfgs"], "optax.lbfgs cannot be used with these settings"),
+        (["--optimizer-set", "b1=2"], "optimizer setting b1 must be a number in [0, 1), got 2"),
+        (["--layers", "999999999999"], "layers must be a list in which each is an integer <= 100,000"),
+        (["--layers", "99999-99999"], "layers must be a network that fits into"),
+        (["--data-dir", "nowhere"], "the data directory nowhere does not exist"),
+        (["--checkpoint-every", "0"], "--checkpoint-every must be an integer >= 1, got 0"),
+        (["--epochs", "1" * 5000], "Invalid value for '--epochs'"),
+        (["--out="], "no word of the command line may be empty, got an empty one at --out="),
+        (["--no-such-flag"], "No such option: --no-such-flag"),
     ],
 )
 def test_train_refuses(capsys, tmp_path, words, message):
     assert message in refused(capsys, "train", "--out", tmp_path / "run", *words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_out_that_cannot_be_written(capsys, tmp_path):
@@ -126,9 +141,11 @@ def test_evaluate_refuses_what_is_not_a_run(capsys, tmp_path, trained):
     assert "expected the configuration of a run" in refused(capsys, "evaluate", tmp_path)
 
 
-def test_wrong_flag_and_help(capsys):
-    assert run("train", "--no-such-flag") == 2
-    assert "no-such-flag" in capsys.readouterr().err
+def test_a_limit_below_one_is_refused(capsys, trained):
+    assert "--limit must be an integer >= 1, got -1" in refused(capsys, "evaluate", trained, "--limit=-1")
+
+
+def test_help(capsys):
     for command in ("train", "evaluate"):
         assert run(command, "--help") == 0
         assert "Examples" in capsys.readouterr().out
@@ -163,7 +180,7 @@ def arrays(out):
 
 
 def test_killed_and_interrupted_runs_go_on(tmp_path):
-    """SIGKILL, then Ctrl-C, then to the end: the parameters of the run that nothing happened to, bit for bit."""
+    """SIGKILL, then SIGTERM, then to the end: the parameters of the run that nothing happened to, bit for bit."""
     words = ["--estimator", "vrs", "--rate", "0.5", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     process = start(whole, *words)
@@ -174,9 +191,9 @@ def test_killed_and_interrupted_runs_go_on(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     interrupted = start(parts, *words, "--resume")
     wait_for(parts / "metrics.jsonl", 80, interrupted)
-    interrupted.send_signal(signal.SIGINT)
+    interrupted.send_signal(signal.SIGTERM)
     _, said = interrupted.communicate(timeout=240)
-    assert interrupted.returncode == 130 and "Go on with" in said and "Traceback" not in said
+    assert interrupted.returncode == 143 and "Go on with" in said and "Traceback" not in said
     last = start(parts, *words, "--resume")
     _, said = last.communicate(timeout=240)
     assert last.returncode == 0, said
