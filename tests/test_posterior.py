@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from relbo.pareto import khat
 
 PAIR, SUPPORT = table_pair(3, num_x=3), jnp.arange(4)
 X = np.arange(3)
+MODULE = importlib.import_module("relbo.posterior")  # the name in `relbo` is that of the function
 ROWS = 400
 """Rows of the same x: independent repetitions in one call."""
 
@@ -117,14 +119,22 @@ def test_worth_of_the_draws_in_closed_form():
         np.testing.assert_allclose(found.ess_before[row] / 4_000, share(log_q, log_w), rtol=0.25)
         np.testing.assert_allclose(found.log_weights[row], signal[found.z[row]], rtol=1e-12)
         assert found.ess[row] > found.ess_before[row]
-        assert found.pareto_k[row] == khat(found.log_weights[row]) or np.isnan(found.pareto_k[row])
+        # all proposals, weighed: the posterior itself
+        share = np.bincount(np.asarray(found.proposals.z[row]), np.exp(found.proposals.log_weights[row]), minlength=4)
+        wanted = np.exp(np.asarray(exact.log_posterior(PAIR.model, x, SUPPORT)))
+        np.testing.assert_allclose(share, wanted, atol=6 / np.sqrt(found.num_weighed))
+        np.testing.assert_allclose(found.expectation(lambda z: z == 2)[row], share[2], rtol=1e-9)
+        np.testing.assert_allclose(found.mean[row], share @ np.arange(4), rtol=1e-9)
+        np.testing.assert_allclose(found.sd[row] ** 2, share @ (np.arange(4) - found.mean[row]) ** 2, rtol=1e-9)
+    assert found.num_weighed == 1_000 + 8_000 and found.verdict[:2] == ["fine"] * 2
+    assert found.kl[2] > 0.1 and found.verdict[2].startswith("weighed expectations are fine, but r is not yet")
 
 
 def test_without_rejection_it_is_importance_sampling():
     found = repeated(np.inf)
     np.testing.assert_array_equal(found.num_proposals, 50)
     np.testing.assert_array_equal(found.acceptance, 1.0)
-    np.testing.assert_allclose(found.log_evidence, bounds.iwae(jnp.asarray(found.log_weights)), rtol=1e-12)
+    np.testing.assert_array_equal(found.proposals.z[:, 50:], found.z)
     assert_frequencies(found.z, exact.log_proposal(PAIR.proposal, jnp.asarray(0), SUPPORT))
 
 
@@ -141,9 +151,9 @@ def test_a_perfect_proposal_leaves_nothing_to_weigh(perfect):
     np.testing.assert_allclose(perfect.kl, 0, atol=1e-12)
     np.testing.assert_allclose(perfect.ess, 100, rtol=1e-12)
     np.testing.assert_allclose(perfect.ess_before, 100, rtol=1e-12)
-    # the evidence is known but for the rate, which was counted
-    np.testing.assert_allclose(perfect.log_evidence, evidence + np.log(perfect.acceptance / 0.5), rtol=1e-9)
-    np.testing.assert_allclose(perfect.log_evidence_error, np.sqrt((1 - perfect.acceptance) / 100), rtol=1e-6)
+    np.testing.assert_allclose(perfect.log_evidence, evidence, rtol=1e-9)
+    np.testing.assert_allclose(perfect.log_evidence_error, 0, atol=1e-9)
+    assert perfect.verdict == ["fine"] * 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -218,6 +228,28 @@ def test_summary(mixed):
     assert f"{draws.log_evidence.sum():.3f} +- {error:.3f} (biased downwards)" in text
 
 
+def test_proposals_that_memory_has_no_room_for(monkeypatch):
+    monkeypatch.setattr(MODULE, "KEEP_BYTES", 3 * 8 * 7)
+    ask = functools.partial(relbo.posterior, jax.random.key(0), PAIR, X, rate=0.5, **ONE_ROW)
+    some = ask()
+    assert some.proposals.z.shape == (3, 7) and some.num_weighed == 30
+    np.testing.assert_allclose(np.exp(some.proposals.log_weights).sum(axis=1), 1, rtol=1e-9)
+    monkeypatch.setattr(MODULE, "KEEP_BYTES", 0)
+    with pytest.raises(ValueError, match="need proposals that were kept, got none"):
+        ask().mean  # noqa: B018
+
+
+@pytest.mark.slow
+def test_densities_of_many_proposals_are_those_of_a_few_at_a_time(monkeypatch):
+    ask = functools.partial(relbo.posterior, jax.random.key(0), PAIR, X, rate=0.3, **ONE_ROW)
+    whole = ask()
+    monkeypatch.setattr(MODULE, "AT_ONCE", 8)
+    jax.clear_caches()
+    parts = ask()
+    np.testing.assert_array_equal(parts.z, whole.z)
+    np.testing.assert_allclose(parts.proposals.log_weights, whole.proposals.log_weights, rtol=1e-12)
+
+
 def test_to_arviz(mixed, perfect):
     draws, *_ = mixed
     with jax.numpy_dtype_promotion("standard"):
@@ -227,6 +259,9 @@ def test_to_arviz(mixed, perfect):
     assert data.posterior["z['label']"].shape == (1, 8_000, 5)
     np.testing.assert_array_equal(data.posterior["z['label']"].values[0].T, draws.z["label"])
     np.testing.assert_array_equal(data.sample_stats["log_weight"].values[0].T, draws.log_weights)
+    weighted = draws.to_arviz(weighted=True)
+    assert weighted.posterior["z['code']"].shape == (1, draws.num_weighed, 5, 2)
+    np.testing.assert_allclose(np.exp(weighted.sample_stats["log_weight"].values[0]).sum(axis=0), 1, rtol=1e-9)
     assert list(plain.posterior) == ["z"] and plain.posterior["z"].shape == (1, 100, 2)
 
 
@@ -239,11 +274,12 @@ def test_exhausted_rows_are_flagged_and_say_nothing():
     found = ask(throw=False, **options)
     np.testing.assert_array_equal(found.exhausted, [False, True])
     assert found.num_proposals[1] == 1_500
-    for field in ("acceptance", "log_evidence", "log_evidence_error", "kl", "ess", "pareto_k", "log_weights"):
+    for field in ("acceptance", "kl", "ess", "log_weights"):
         values = getattr(found, field)
-        assert np.isnan(values[1]).all(), field
-        if field != "pareto_k":  # of equal weights there is no tail
-            assert np.isfinite(values[0]).all(), field
+        assert np.isnan(values[1]).all() and np.isfinite(values[0]).all(), field
+    # what rests on proposals alone is known all the same
+    np.testing.assert_allclose(found.log_evidence, np.array([0.0, -60.0]) + np.log(2), atol=1e-9)
+    assert found.verdict == ["fine", "ran out of proposals: no draws from r"]
     assert "1 exhausted" in found.summary() and "nan" not in found.summary().split("\n")[3]
     none_left = dataclasses.replace(found, exhausted=np.array([True, True]))
     assert "acceptance rate         nan" in none_left.summary()
@@ -263,6 +299,9 @@ ONE_ROW = {"num_samples": 10, "num_draws": 10}
         (X, {"threshold": "rate"}, "a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got 'rate'."),
         (X, {"rate": 0.5, "num_samples": 1}, "num_samples must be an integer >= 2, got 1."),
         (X, {"rate": 0.5, "num_draws": 1}, "num_draws must be an integer >= 2, got 1."),
+        (X, {"rate": np.array([0.5, 0.4, 0.3])}, "rate must be one number for all rows, got "),
+        (X, {"rate": lambda step: 0.5}, "rate must be a number outside training; give a schedule's last value, got "),
+        (X, {"rate": 0.5, "num_samples": 10**9}, "num_samples must be at most 10,000,000 in one call; draw more in "),
         (X, {"rate": 0.5, "max_rounds": 0}, "max_rounds must be an integer >= 1, got 0."),
         (X[:0], {"rate": 0.5}, "posterior: x must be arrays with the same number of datapoints, at least one, first"),
         (

@@ -8,7 +8,7 @@ which lies between q (T = +inf) and the posterior (T = -inf), closer to the post
 falls with T (Grover et al. 2018, Theorem 1).
 """
 
-import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,103 +16,31 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from relbo import bounds
 from relbo._check import checked_key, checked_pair, is_int, num_datapoints, require
 from relbo._options import check
 from relbo._tree import numbers_as_arrays
-from relbo.acceptance import AbstractAcceptance, Soft
+from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.evaluate import as_input
-from relbo.pareto import khat
-from relbo.rejection import draw_accepted
+from relbo.pareto import khat, log_mean_error
+from relbo.rejection import sample
 from relbo.streams import split_streams
-from relbo.thresholds import AbstractThreshold, as_threshold
+from relbo.thresholds import AbstractThreshold, Rate, as_threshold
 from relbo.types import AnyPair, Number
-from relbo.view import view_of
+from relbo.view import BatchView, Proposals, view_of
+from relbo.worth import Posterior as Posterior
+from relbo.worth import Proposed, weighed
 
 LANES = 20_000
 """Draws that are sought at once."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Posterior:
-    """Draws from r and what is known about them.
-
-    A row is what was accepted or rejected by itself: a datapoint or, of a NumPyro program, a row of the plate of the
-    local latents, or the whole program.
-    """
-
-    z: PyTree
-    """(rows, draws, ...) draws from r."""
-    acceptance: np.ndarray
-    """(S-1)/(N-1) for each row: the unbiased estimate of the acceptance rate."""
-    log_evidence: np.ndarray
-    """Estimate of log p(x) of each row in nats. Its expectation lies *below* log p(x)."""
-    log_evidence_error: np.ndarray
-    """Standard error of `log_evidence`, by the delta method."""
-    kl: np.ndarray
-    """Estimate of KL(r || p(z | x)) for each row, in nats. Its expectation lies *below* the true value."""
-    ess: np.ndarray
-    """Effective sample size of the draws, if weighed by what separates them from the posterior, p / (q a)."""
-    ess_before: np.ndarray
-    """The same for plain draws from the proposal, weighed by p / q, as a share of the number of draws."""
-    pareto_k: np.ndarray
-    """Shape of the tail of the weights p / (q a) of the draws; above 0.7 estimates from them are not to be trusted."""
-    pareto_k_before: np.ndarray
-    """The same for the weights p / q of plain draws from the proposal."""
-    num_proposals: np.ndarray
-    """Draws from the proposal that each row paid for, N."""
-    exhausted: np.ndarray
-    """Rows that ran out of proposals; their draws are not from r, and the figures that rest on them are NaN."""
-    threshold: np.ndarray
-    """T of each row, in nats."""
-    log_weights: np.ndarray
-    """(rows, draws) log p / (q a) of each draw, for estimates that weigh what is left."""
-    samples: dict[str, Any] | None = None
-    """Of a NumPyro program: (draws, ...) values of its latent and deterministic sites, as `MCMC.get_samples()`."""
-
-    def summary(self) -> str:
-        """The figures as text, means over the rows that are not exhausted."""
-        rows, draws = self.log_weights.shape
-        kept = ~self.exhausted
-        error = np.sqrt(np.sum(np.square(self.log_evidence_error[kept])))
-
-        def mean(figure: np.ndarray) -> float:
-            return float(np.mean(figure[kept])) if kept.any() else float("nan")
-
-        def largest(figure: np.ndarray) -> str:
-            known = figure[kept & ~np.isnan(figure)]
-            return f"{np.max(known):.2f}" if known.size else "unknown"
-
-        return "\n".join(
-            [
-                f"draws from r            {draws} for each of {rows} row(s), {int(np.sum(self.exhausted))} exhausted",
-                f"acceptance rate         {mean(self.acceptance):.3f}",
-                f"proposals               {int(np.sum(self.num_proposals))}",
-                f"log evidence            {np.sum(self.log_evidence[kept]):.3f} +- {error:.3f} (biased downwards)",
-                f"KL(r || posterior)      {mean(self.kl):.4f} nats (biased downwards)",
-                f"effective sample size   {mean(self.ess):.0f}, before {mean(self.ess_before):.0f}",
-                f"largest Pareto k-hat    {largest(self.pareto_k)}, before {largest(self.pareto_k_before)}",
-            ]
-        )
-
-    def to_arviz(self) -> Any:
-        """An ArviZ `InferenceData` with one chain: draws, and their log weights as sample statistics."""
-        try:
-            import arviz
-        except ImportError as error:
-            error.add_note("to_arviz needs ArviZ: install it with `pip install arviz`.")
-            raise
-        if self.samples is not None:
-            values = {name: np.asarray(value)[None] for name, value in self.samples.items()}
-        else:
-            leaves = jax.tree_util.tree_leaves_with_path(self.z)
-            values = {
-                "z" + jax.tree_util.keystr(path): np.swapaxes(np.asarray(leaf), 0, 1)[None] for path, leaf in leaves
-            }
-        weights = np.swapaxes(self.log_weights, 0, 1)[None]
-        return arviz.from_dict(posterior=values, sample_stats={"log_weight": weights})
+AT_ONCE = 2_000
+"""Draws of each row whose densities are evaluated at once."""
+MOST = 10_000_000
+"""Draws of one row in one call."""
+KEEP_BYTES = 2**28
+"""Memory for proposals that are kept."""
 
 
 class Settings(NamedTuple):
@@ -124,11 +52,13 @@ class Settings(NamedTuple):
     num_draws: int
     max_rounds: int
     throw: bool
+    num_expected: int
+    """Proposals of a row that its draws should need; S where no rate is known."""
 
 
 def settings_of(
     threshold: AbstractThreshold | Number | str | None,
-    rate: Number | None,
+    rate: Any,
     acceptance: AbstractAcceptance | None,
     num_samples: int,
     num_draws: int,
@@ -137,62 +67,123 @@ def settings_of(
     throw: bool,
 ) -> Settings:
     """The checked settings of `posterior` and of `relbo.numpyro.resample`."""
-    require(is_int(num_samples, at_least=2), "num_samples", "an integer >= 2", num_samples)
-    require(is_int(num_draws, at_least=2), "num_draws", "an integer >= 2", num_draws)
-    rule, accept = numbers_as_arrays(
-        (as_threshold(threshold, rate, num_draws=num_draws), Soft() if acceptance is None else acceptance)
-    )
-    return Settings(rule, accept, num_samples, num_draws, max_rounds, throw)
+    for name, value in (("num_samples", num_samples), ("num_draws", num_draws)):
+        require(is_int(value, at_least=2), name, "an integer >= 2", value)
+        require(value <= MOST, name, f"at most {MOST:,} in one call; draw more in others, with other keys", value)
+    require(np.ndim(rate) == 0, "rate", "one number for all rows", rate)
+    rule = as_threshold(threshold, rate, num_draws=num_draws)
+    expected = num_samples
+    if isinstance(rule, Rate):
+        require(not callable(rule.rate), "rate", "a number outside training; give a schedule's last value", rule.rate)
+        aim: Any = rule.rate
+        expected = math.ceil(num_samples / float(aim))
+    rule, accept = numbers_as_arrays((rule, Soft() if acceptance is None else acceptance))
+    return Settings(rule, accept, num_samples, num_draws, max_rounds, throw, expected)
 
 
-def draw_rows(key: PRNGKeyArray, pair: AnyPair, x: PyTree, settings: Settings) -> dict[str, Any]:
-    """Draws from r for all rows of a batch, with the fields of `Posterior` that are arrays of the device."""
+def budget_of(settings: Settings, num_rows: int) -> int:
+    """Proposals of each row that are evaluated first, and all kept: those that its draws should need, if few enough."""
+    return min(settings.num_expected, max(settings.num_samples, LANES // num_rows))
+
+
+def draw_rows(key: PRNGKeyArray, pair: AnyPair, x: PyTree, settings: Settings, budget: int) -> dict[str, Any]:
+    """Draws from r for all rows of a batch, and the proposals behind them.
+
+    Proposals are the pilot draws behind T and the first `budget` of each row's stream: all of them are independent
+    draws from q, whatever was accepted later.
+    """
     key_pilot, key_sample = jax.random.split(key)
     view, acceptance, size = view_of(pair, x), settings.acceptance, settings.num_samples
-    log_w = view.log_weights(key_pilot, settings.num_draws)
+    streams = split_streams(key_sample)
+    # evaluated together: a program is then compiled once for both
+    drawn = view.draw(key_pilot, settings.num_draws), view.draw(streams.propose, budget)
+    proposals = _evaluated(view, jax.tree.map(lambda *v: jnp.concatenate(v, axis=1), *drawn))
+    first = jax.tree.map(lambda v: v[:, settings.num_draws :], proposals)
+    log_w_all = log_odds_of(*proposals.log_probs, jnp.zeros(()))
+    log_w = log_w_all[:, : settings.num_draws]
     t = settings.threshold.solve(log_w, acceptance)
-    accepted = draw_accepted(
+    places = sample(
         view,
-        split_streams(key_sample),
+        streams,
+        first,
         t,
         acceptance,
         num_samples=size,
         max_rounds=settings.max_rounds,
         throw=settings.throw,
     )
-    signal = bounds.signal(accepted.log_probs.log_p - accepted.log_probs.log_q, t, acceptance)
-    log_z = bounds.log_z_counted(size, accepted.num_proposals).astype(signal.dtype)
+    order = jnp.argsort(~places.used, axis=1, stable=True)[:, :size]
+    row = jnp.arange(t.shape[0])[:, None]
+    z, log_probs = jax.tree.map(lambda v: v[row, order], (places.z, places.log_probs))
+    # where the S-th acceptance stood, for rows that had it within the budget
+    is_late = places.exhausted | (places.num_proposals > budget)
+    num_proposals = jnp.where(is_late, places.num_proposals, order[:, -1].astype(jnp.int32) + 1)
+    signal = bounds.signal(log_probs.log_p - log_probs.log_q, t, acceptance)
+    log_z = bounds.log_z_counted(size, num_proposals).astype(signal.dtype)
     # neither the counts nor the draws of a row that gave up say what they say of the others
-    signal = jnp.where(accepted.exhausted[:, None], jnp.nan, signal)
-    log_z = jnp.where(accepted.exhausted, jnp.nan, log_z)
+    signal = jnp.where(places.exhausted[:, None], jnp.nan, signal)
     return {
-        "z": accepted.z,
-        "acceptance": jnp.exp(log_z),
-        "log_evidence": bounds.log_mean_exp(signal) + log_z,
-        "log_evidence_error": jnp.sqrt(bounds.relative_variance(signal) + (1 - jnp.exp(log_z)) / size),
+        "z": z,
+        "acceptance": jnp.where(places.exhausted, jnp.nan, jnp.exp(log_z)),
         "kl": bounds.kl_from_signal(signal),
         "ess": bounds.effective_sample_size(signal),
-        "ess_before": bounds.effective_sample_size(log_w) * (size / settings.num_draws),
-        "num_proposals": accepted.num_proposals,
-        "exhausted": accepted.exhausted,
+        "num_proposals": num_proposals,
+        "exhausted": places.exhausted,
         "threshold": t,
         "log_weights": signal,
-        "log_weights_before": log_w,
+        "proposals": proposals.z,
+        "log_weights_before": log_w_all,
     }
 
 
-def assemble(figures: dict[str, Any], **more: Any) -> Posterior:
-    """The result on the host; fitting tails is a matter of a few hundred numbers."""
-    z = figures["z"]
-    host: dict[str, Any] = {name: np.asarray(value) for name, value in figures.items() if name != "z"}
+def _evaluated(view: Any, z: PyTree) -> Proposals:
+    # whole-batch programs would need all of the data for every draw at once: so many draws at a time
+    num_draws = jax.tree.leaves(z)[0].shape[1]
+    if num_draws <= AT_ONCE:
+        return Proposals(z, view.log_densities(z))
+    padding = -num_draws % AT_ONCE
+
+    def blocks(v: Array) -> Array:
+        filled = jnp.concatenate([v, jnp.repeat(v[:, -1:], padding, axis=1)], axis=1)
+        return jnp.moveaxis(filled.reshape(v.shape[0], -1, AT_ONCE, *v.shape[2:]), 1, 0)
+
+    def joined(v: Array) -> Array:
+        return jnp.moveaxis(v, 0, 1).reshape(v.shape[1], -1)[:, :num_draws]
+
+    return Proposals(z, jax.tree.map(joined, jax.lax.map(view.log_densities, jax.tree.map(blocks, z))))
+
+
+def assemble(figures: dict[str, Any], axes: dict[str, int | None] | None = None, **more: Any) -> Posterior:
+    """The result on the host; tails are a matter of a few hundred numbers a row."""
+    z, kept = figures["z"], figures["proposals"]
+    host: dict[str, Any] = {n: np.asarray(value) for n, value in figures.items() if n not in ("z", "proposals")}
     before = host.pop("log_weights_before")
+    num_draws, num_weighed = host["log_weights"].shape[1], before.shape[1]
+    num_kept = 0 if kept is None else jax.tree.leaves(kept)[0].shape[1]
+    proposed = Proposed(kept, weighed(before[:, :num_kept]), axes) if num_kept else None
+    top = np.max(before, axis=1, keepdims=True, initial=-np.inf)
+    weights = np.exp(before.astype(np.float64) - np.where(np.isfinite(top), top, 0))
     return Posterior(
         z=z,
         **host,
-        pareto_k=np.array([khat(row) for row in host["log_weights"]]),
-        pareto_k_before=np.array([khat(row) for row in before]),
+        log_evidence=np.log(np.mean(weights, axis=1)) + np.where(np.isfinite(top), top, 0)[:, 0],
+        log_evidence_error=np.array([log_mean_error(row) for row in before]),
+        ess_before=np.sum(weights, axis=1) ** 2 / np.sum(weights**2, axis=1) * (num_draws / num_weighed),
+        pareto_k=np.array([khat(row) for row in before]),
+        num_weighed=num_weighed,
+        proposals=proposed,
         **more,
     )
+
+
+def bytes_of(z: PyTree) -> int:
+    """What one draw of one row takes."""
+    return sum(math.prod(leaf.shape[2:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(z))
+
+
+def num_kept(bytes_each: int, num_rows: int, available: int) -> int:
+    """How many of the proposals of each row are kept."""
+    return min(available, KEEP_BYTES // max(1, bytes_each * num_rows))
 
 
 _draw_rows = eqx.filter_jit(draw_rows)
@@ -203,7 +194,7 @@ def posterior(
     pair: AnyPair,
     x: PyTree,
     *,
-    rate: Number | None = None,
+    rate: Any = None,
     threshold: AbstractThreshold | Number | str | None = None,
     num_samples: int = 1_000,
     num_draws: int = 1_000,
@@ -221,7 +212,7 @@ def posterior(
         rate: acceptance rate to aim at, in (0, 1): the smaller, the closer r is to the posterior.
         threshold: a threshold, a number (T itself) or words such as "quantile:0.9", instead.
         num_samples: S >= 2, draws for each datapoint.
-        num_draws: plain draws from the proposal behind T and the figures "before".
+        num_draws: plain draws from the proposal behind T; they serve the weighed estimates too.
         acceptance: the acceptance function, `relbo.Soft()` by default.
         max_rounds: a row gives up after max_rounds * S proposals.
         throw: whether a row that gives up is an error; if not it is flagged in `exhausted`.
@@ -241,14 +232,18 @@ def posterior(
     require(is_known, "posterior: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     total = num_datapoints(x, "posterior: x")
-    size = view_of(pair, x).rows_at_once(LANES // num_samples)
+    # a batch program takes all its rows together
+    budget = budget_of(settings, total if isinstance(view_of(pair, x), BatchView) else 1)
+    size = view_of(pair, x).rows_at_once(LANES // budget)
     parts = []
     for start in range(0, total, size):
         # equal blocks, one compilation: the last one is padded by repeating its last row
         rows = np.minimum(np.arange(start, start + size), total - 1)
         block = jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x)
         keep = min(size, total - start)
-        found = _draw_rows(jax.random.fold_in(key, start), pair, block, settings)
+        found = _draw_rows(jax.random.fold_in(key, start), pair, block, settings, budget)
+        most = num_kept(bytes_of(found["proposals"]), total, settings.num_draws + budget)
+        found["proposals"] = jax.tree.map(lambda v, most=most: v[:, :most], found["proposals"])
         parts.append(jax.tree.map(lambda v, keep=keep: np.asarray(v)[:keep], found))
         if on_progress is not None:
             on_progress(keep)

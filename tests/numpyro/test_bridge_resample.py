@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal
 import relbo
 from relbo import exact
 from relbo.numpyro import resample
-from relbo.pareto import khat
+from relbo.pareto import khat, log_mean_error, smoothed
 
 with warnings.catch_warnings():
     # it announces its next major version at import
@@ -63,7 +63,21 @@ def test_figures_agree_with_the_oracle(rows):
     np.testing.assert_array_equal(rows.num_proposals > 4_000, True)
     assert not np.any(rows.exhausted)
     assert np.all(rows.ess > rows.ess_before) and np.all(rows.ess <= 4_000)
-    for word in ("acceptance rate", "log evidence", "biased downwards", "Pareto k-hat"):
+    # all proposals, weighed: the posterior of each row, in the shape of the site
+    assert rows.mean["z"].shape == (4,) and rows.proposals.z["z"].shape == (4, rows.num_weighed)
+    posterior = jax.vmap(lambda x: exact.log_posterior(programs.RowModel(programs.PARAMS), x, programs.STATES))(
+        programs.X
+    )
+    np.testing.assert_allclose(rows.mean["z"], np.exp(posterior) @ np.arange(3), atol=6 / np.sqrt(rows.num_weighed))
+    np.testing.assert_allclose(rows.expectation(lambda z: z["z"] == 1), np.exp(posterior)[:, 1], atol=0.08)
+    assert rows.verdict == ["fine"] * 4
+    for word in (
+        "verdict                 fine (4 of 4 rows)",
+        "acceptance rate",
+        "log evidence",
+        "biased downwards",
+        "Pareto k-hat",
+    ):
         assert word in rows.summary()
 
 
@@ -139,6 +153,10 @@ def test_samples_suit_predictive_and_arviz():
     }
     np.testing.assert_allclose(result.samples["slope"], result.samples["b"][:, 0] / result.samples["s"], rtol=1e-10)
     assert Predictive(regression, result.samples)(jax.random.key(2), x)["y"].shape == (100, 10)
+    both = result.to_arviz(weighted=True)
+    assert both.posterior["b"].shape == (1, result.num_weighed, 2) and set(both.posterior) == {"b", "s", "slope"}
+    assert result.mean["b"].shape == (2,) and result.sd["s"].shape == ()
+    np.testing.assert_allclose(result.expectation(lambda v: v["b"][0] / v["s"])[0], result.mean["slope"], rtol=1e-5)
     found = result.to_arviz()
     assert found.posterior.sizes["draw"] == 100 and set(found.posterior) == {"b", "s", "slope"}
 
@@ -165,8 +183,23 @@ def test_exhausted_rows_are_flagged_or_raised():
 @pytest.mark.parametrize("shape", [0.2, 0.7, 1.2])
 def test_khat_agrees_with_arviz(shape):
     log_weights = np.log(np.random.default_rng(0).pareto(1 / shape, 2_000) + 1)
-    _, expected = arviz.psislw(log_weights.copy())
+    weights, expected = arviz.psislw(log_weights.copy())
     np.testing.assert_allclose(khat(log_weights), expected, rtol=1e-6)
+    np.testing.assert_allclose(smoothed(log_weights), weights, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [0.1, 0.4, 0.6])
+def test_errors_of_the_log_evidence_cover(shape):
+    # Pareto weights, whose mean is 1 / (1 - k). Two errors should cover 95% of 200 sets; a coverage of 88% has
+    # probability 2e-5 at 95%. The delta method, 2 sd / sqrt n, covers about 70% at k = 0.6
+    random = np.random.default_rng(0)
+    sets = [np.log(random.pareto(1 / shape, 2_000) + 1) for _ in range(200)]
+    misses = np.array([np.log(np.mean(np.exp(s))) + np.log1p(-shape) for s in sets])
+    errors = np.array([log_mean_error(s) for s in sets])
+    assert np.mean(np.abs(misses) <= 2 * errors) > 0.88
+    if shape < 0.5:
+        assert np.median(errors) < 2 * np.std(misses), "nor are they far too large"
 
 
 def test_khat_of_too_few_or_equal_weights():

@@ -153,6 +153,12 @@ class Program:
 
         return {name: value for name, value in wanted.items() if not depending(name)}
 
+    def row_axes(self, sites: Any) -> dict[str, int | None]:
+        """Of the sites that belong to rows: the axis of the row in their values, from the right; None if whole."""
+        if self.layout.plate is None:
+            return dict.fromkeys(sites)
+        return {name: axis for name, axis in self.layout.local.items() if name in sites}
+
     def score(
         self,
         params: dict[str, Any],

@@ -6,6 +6,7 @@ The same code and the same fields as `relbo.posterior`, for a NumPyro program.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from relbo.acceptance import AbstractAcceptance
@@ -15,8 +16,11 @@ from relbo.numpyro.objective import as_typed_key
 from relbo.numpyro.pair import build_batch, build_pair, from_rows
 from relbo.numpyro.program import Program
 from relbo.numpyro.store import LOGGER, STORE
-from relbo.posterior import Posterior, Settings, assemble, draw_rows, settings_of
+from relbo.posterior import Posterior, Settings, assemble, budget_of, bytes_of, draw_rows, num_kept, settings_of
 from relbo.thresholds import AbstractThreshold
+
+WHOLE_ROW = 0
+"""In place of an axis, which is counted from the right: the whole program is one row."""
 
 
 def resample(
@@ -26,7 +30,7 @@ def resample(
     params: dict[str, Any],
     data: Any = (),
     *,
-    rate: float | None = None,
+    rate: Any = None,
     threshold: AbstractThreshold | float | str | None = None,
     num_samples: int = 1_000,
     num_draws: int = 1_000,
@@ -50,7 +54,7 @@ def resample(
         rate: acceptance rate to aim at, in (0, 1): the smaller, the closer r is to the posterior.
         threshold: a threshold, a number (T itself) or words such as "quantile:0.9", instead.
         num_samples: S >= 2, draws to return.
-        num_draws: plain draws from the guide behind T and the figures "before".
+        num_draws: plain draws from the guide behind T; they serve the weighed estimates too.
         max_rounds: a row gives up after max_rounds * S proposals.
         throw: whether a row that gives up is an error; if not it is flagged in `exhausted`.
         acceptance: the acceptance function, `relbo.Soft()` by default.
@@ -62,13 +66,17 @@ def resample(
     """
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}
-    figures, samples = STORE.call(_draw, (model, guide, plate), (args, kwargs), (settings, params, as_typed_key(key)))
-    return assemble(figures, samples=samples)
+    figures, samples, axes = STORE.call(
+        _draw, (model, guide, plate), (args, kwargs), (settings, params, as_typed_key(key))
+    )
+    places = {name: None if int(axis) == WHOLE_ROW else int(axis) for name, axis in axes.items()}
+    return assemble(figures, places, samples=samples)
 
 
 def _draw(
     programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Settings, dict[str, Any], PRNGKeyArray]
-) -> tuple[dict[str, Any], dict[str, Array]]:
+) -> tuple[dict[str, Any], dict[str, Array], dict[str, Array]]:
+    """Draws, the values of sites at the draws from r, and where the row stands in those at the proposals."""
     (model, guide, plate), (args, kwargs), (settings, params, key) = programs, data, values
     key_program, key_draw = jax.random.split(key)
     guide = with_spread(guide, params, args, kwargs)
@@ -78,9 +86,27 @@ def _draw(
     if program.layout.note is not None:
         LOGGER.warning(program.layout.note)
     _refuse_minibatch(program)
-    figures = draw_rows(key_draw, build_pair(program, params, {}, 1), build_batch(program, 1).x, settings)
-    local = jax.tree.map(lambda v: v[0], from_rows(program, figures["z"], 1))
-    return figures, jax.vmap(lambda v: program.sites(params, v))(local)
+    rows = program.layout.num_rows
+    budget = budget_of(settings, rows)
+    figures = draw_rows(key_draw, build_pair(program, params, {}, 1), build_batch(program, 1).x, settings, budget)
+
+    def sites_at(z: dict[str, Any]) -> dict[str, Array]:
+        local = jax.tree.map(lambda v: v[0], from_rows(program, z, 1))
+        return jax.vmap(lambda v: program.sites(params, v))(local)
+
+    # sites such as predictions may be far larger than latents: so many proposals as there is memory for
+    one = jax.eval_shape(sites_at, jax.tree.map(lambda v: v[:, :1], figures["z"]))
+    axes = program.row_axes(one)
+    own = {name: jax.ShapeDtypeStruct((1, *one[name].shape), one[name].dtype) for name in axes}
+    most = num_kept(bytes_of(own), 1, settings.num_draws + budget)
+    kept = jax.tree.map(lambda z, p: jnp.concatenate([z, p[:, :most]], axis=1), figures["z"], figures["proposals"])
+    sites, size = sites_at(kept), settings.num_samples
+    figures["proposals"] = {
+        name: sites[name][None, size:] if axis is None else jnp.moveaxis(sites[name][size:], axis, 0)
+        for name, axis in axes.items()
+    }
+    places = {name: jnp.asarray(WHOLE_ROW if axis is None else axis) for name, axis in axes.items()}
+    return figures, {name: value[:size] for name, value in sites.items()}, places
 
 
 def _refuse_minibatch(program: Program) -> None:

@@ -87,7 +87,7 @@ def sample_command(
             throw=False,
             on_progress=lambda done: bar.advance(task, done),
         )
-    names = [field.name for field in dataclasses.fields(found) if field.name not in ("z", "samples")]
+    names = [field.name for field in dataclasses.fields(found) if field.name not in ("z", "samples", "proposals")]
     draws = {f"z{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found.z)}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_npz(out, {**draws, **{name: getattr(found, name) for name in names}})
