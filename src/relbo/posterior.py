@@ -86,12 +86,15 @@ def budget_of(settings: Settings, num_rows: int) -> int:
     return min(settings.num_expected, max(settings.num_samples, LANES // num_rows))
 
 
-def draw_rows(key: PRNGKeyArray, pair: AnyPair, x: PyTree, settings: Settings, budget: int) -> dict[str, Any]:
+def draw_rows(
+    key: PRNGKeyArray, pair: AnyPair, x: PyTree, settings: Settings, budget: int | None = None
+) -> dict[str, Any]:
     """Draws from r for all rows of a batch, and the proposals behind them.
 
-    Proposals are the pilot draws behind T and the first `budget` of each row's stream: all of them are independent
-    draws from q, whatever was accepted later.
+    Proposals are the pilot draws behind T and the first `budget` of each row's stream, by default S: all of them are
+    independent draws from q, whatever was accepted later.
     """
+    budget = settings.num_samples if budget is None else budget
     key_pilot, key_sample = jax.random.split(key)
     view, acceptance, size = view_of(pair, x), settings.acceptance, settings.num_samples
     streams = split_streams(key_sample)

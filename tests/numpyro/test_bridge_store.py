@@ -42,9 +42,10 @@ def test_a_second_call_does_not_trace_the_program_again():
 
     first, cost = ask(0, X, 0.5)
     assert cost > 0
-    second, cost = ask(1, X + 1, 0.3)
+    second, cost = ask(1, X + 1, 0.5)
     assert cost == 0 and not np.array_equal(first.z["m"], second.z["m"])
     assert ask(0, X[:2], 0.5)[1] > 0, "another shape"
+    assert ask(0, X, 0.3)[1] > 0, "another number of proposals"
     assert ask(0, X, 0.5, scale=2.0)[1] > 0, "another constant"
     same, cost = ask(0, X, 0.5)
     assert cost == 0

@@ -83,7 +83,7 @@ def recall(estimator: Any, state: Any, num_data: int) -> tuple[Any, Any, Callabl
     counted = FixedState(jnp.asarray(num_data, jnp.int32), thresholds.step)
 
     def keep(new: Any) -> Any:
-        return state._replace(thresholds=thresholds._replace(step=new.thresholds.step))
+        return new._replace(thresholds=thresholds._replace(step=new.thresholds.step))
 
     return eqx.tree_at(lambda e: e.threshold, estimator, visiting), state._replace(thresholds=counted), keep, NOTE
 

@@ -37,28 +37,25 @@ class SVI(numpyro.infer.SVI):
     ) -> Any:
         """NumPyro's `run`; `init_state` may be that of any run of this model and guide.
 
-        What a state lacks, or holds for another loss, is begun anew: thresholds after a run with `Trace_ELBO`, say.
+        What a state lacks, or holds for another loss, is begun anew: thresholds after a run with `Trace_ELBO`, say. A
+        warning at the end says if many rows ran out of proposals.
         """
         if init_state is not None:
             if self.constrain_fn is None:
                 super().init(rng_key, *args, init_params=init_params, **kwargs)  # which also sets `constrain_fn`
             init_state = self._with_memory(init_state, args, kwargs)
-        return super().run(
-            rng_key,
-            num_steps,
-            *args,
-            progress_bar=progress_bar,
-            stable_update=stable_update,
-            forward_mode_differentiation=forward_mode_differentiation,
-            init_state=init_state,
-            init_params=init_params,
-            **kwargs,
-        )
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """NumPyro's `run`; a warning at its end says if many rows ran out of proposals."""
         with one_sentence():
-            result = super().run(*args, **kwargs)
+            result = super().run(
+                rng_key,
+                num_steps,
+                *args,
+                progress_bar=progress_bar,
+                stable_update=stable_update,
+                forward_mode_differentiation=forward_mode_differentiation,
+                init_state=init_state,
+                init_params=init_params,
+                **kwargs,
+            )
         warn_of_starving((result.state.mutable_state or {}).get(STATE_SITE))
         return result
 
