@@ -169,8 +169,10 @@ def by_resampling(proposals: Any, key: Any, size: int) -> dict[str, Any]:
     return {name: np.asarray(value)[0][chosen] for name, value in proposals.z.items()}
 
 
-def compare(case: Case, truth: dict, num_proposals: int, num_keys: int, num_steps: int) -> dict[str, list[float]]:
-    guide, params = fitted(case.model, AutoNormal, num_steps)
+def compare(
+    case: Case, fit: tuple[Any, dict], truth: dict, num_proposals: int, num_keys: int
+) -> dict[str, list[float]]:
+    guide, params = fit
     found = collections.defaultdict(list)
     for number in range(num_keys):
         key = jax.random.key(100 + number)
@@ -186,8 +188,8 @@ def compare(case: Case, truth: dict, num_proposals: int, num_keys: int, num_step
     return {name: np.mean(values, axis=0).tolist() for name, values in found.items()}
 
 
-def coverage(case: Case, truth: float, num_proposals: int, num_keys: int, num_steps: int) -> dict[str, Any]:
-    guide, params = fitted(case.model, AutoNormal, num_steps)
+def coverage(case: Case, fit: tuple[Any, dict], truth: float, num_proposals: int, num_keys: int) -> dict[str, Any]:
+    guide, params = fit
     size = (num_proposals - 1_000) // 2
     results = [
         resample(jax.random.key(k), case.model, guide, params, (), rate=0.5, num_samples=size) for k in range(num_keys)
@@ -237,12 +239,10 @@ def main() -> None:
             continue
         case = make()
         truth = reference(case, options.nuts)
-        table = compare(case, truth, options.proposals, options.keys, options.steps)
+        fit = fitted(case.model, AutoNormal, options.steps)
+        table = compare(case, fit, truth, options.proposals, options.keys)
         evidence = evidence_of(case, options.steps)
-        covered = {
-            str(n): coverage(case, evidence, n, options.coverage_keys, options.steps)
-            for n in options.coverage_proposals
-        }
+        covered = {str(n): coverage(case, fit, evidence, n, options.coverage_keys) for n in options.coverage_proposals}
         report[name] = {"errors (mean, sd)": table, "log evidence": evidence, "coverage": covered}
         print(json.dumps({name: report[name]}, indent=1), flush=True)
         (options.out / "posteriors.json").write_text(json.dumps(report, indent=1))

@@ -111,8 +111,8 @@ def log_mean_error(log_weights: np.ndarray) -> float:
     The delta method takes the largest weights that happened to come for the largest there are. Here new sets of
     weights are drawn: as many in the tail as chance has it, from generalised Pareto distributions whose shape is as
     uncertain as the fit, sd (1 + k) / sqrt(tail size), the others from their empirical mean and spread. The error is
-    half of what 95% of |log(true mean) - log(mean of the set)| stay below. It is infinite if k is above
-    `largest_reliable`, or if more than 5% of the shapes leave the weights without a mean.
+    half of what 95% of |log(true mean) - log(mean of the set)| stay below. It is infinite if k, with one of its own
+    errors, is above `largest_reliable`, or if more than 5% of the shapes leave the weights without a mean.
     """
     log_w = np.asarray(log_weights).astype(np.float64)
     size, top = log_w.shape[0], np.max(log_w)
@@ -122,11 +122,12 @@ def log_mean_error(log_weights: np.ndarray) -> float:
     if not tail.size:
         # all weights are equal, or a few values are: nothing is hidden; but too few to know anything say so
         return float("inf") if size < 25 else float(np.std(weights) / np.mean(weights) / np.sqrt(size))
-    if tail.shape > largest_reliable(size):
+    uncertain = (1 + tail.shape) / np.sqrt(tail.size)
+    if tail.shape + uncertain > largest_reliable(size):
         return float("inf")
     random = np.random.default_rng(0)
     body, share = weights[: -tail.size], tail.size / size
-    shape = tail.shape + (1 + tail.shape) / np.sqrt(tail.size) * random.standard_normal(NUM_REPLICATES)
+    shape = tail.shape + uncertain * random.standard_normal(NUM_REPLICATES)
     # every shape goes through the median of the tail
     scale = np.median(tail.excess) / _stretch(np.log(2.0), shape)
     count = random.binomial(size, share, NUM_REPLICATES)
