@@ -21,6 +21,7 @@ extensions = [
     "api_pages",
     "docstrings",
     "mathml",
+    "root_pages",
 ]
 exclude_patterns = ["_build", "_ext", "README.md"]
 

@@ -74,4 +74,4 @@ from relbo.view import AbstractView as AbstractView
 from relbo.view import Needs as Needs
 from relbo.view import view_of as view_of
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
