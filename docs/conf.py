@@ -22,6 +22,7 @@ extensions = [
     "docstrings",
     "mathml",
     "root_pages",
+    "source_pages",
 ]
 exclude_patterns = ["_build", "_ext", "README.md"]
 

@@ -35,9 +35,14 @@ class Page(HTMLParser):
             self.loaded.append(values[LOADED[tag]])
 
 
+def pages_of(site: Path) -> list[Path]:
+    """All pages; what the theme keeps among its static files is none."""
+    return sorted(path for path in site.rglob("*.html") if "_static" not in path.relative_to(site).parts)
+
+
 def check(site: Path) -> tuple[int, list[str]]:
     """How many links were followed, and what is wrong."""
-    pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
+    pages = {path: Page(path) for path in pages_of(site)}
     followed, faults = 0, []
     for path, page in pages.items():
         where = path.relative_to(site)
@@ -66,7 +71,7 @@ def main() -> None:
     followed, faults = check(site)
     for fault in faults:
         print(fault)
-    print(f"{len(list(site.rglob('*.html')))} pages, {followed} links followed, {len(faults)} faults")
+    print(f"{len(pages_of(site))} pages, {followed} links followed, {len(faults)} faults")
     sys.exit(bool(faults))
 
 

@@ -22,6 +22,7 @@ def small(tiny_runs, monkeypatch):
     configs = {"one": dataclasses.replace(one, epochs=2), "two": dataclasses.replace(one, epochs=2, seed=1)}
     monkeypatch.setattr(demo, "CONFIGS", configs)
     monkeypatch.setattr(demo, "BOUNDS", ("elbo",))
+    monkeypatch.setattr(demo, "SMALL", dataclasses.replace(one, epochs=2, layers=(3,)))
     return configs
 
 
@@ -34,6 +35,11 @@ def test_it_trains_reports_and_resumes(relbo, small, tmp_path):
     code, out, err = relbo("demo", "--out", tmp_path)
     assert code == 0 and f"Report: {tmp_path / 'report.html'}" in out and "training one" in err
     assert "elbo" in out and " two " in out and " 160 " in out
+    assert "r at 0.1" in out and "importance resampling" in out
+    costs = json.loads((tmp_path / "closeness.json").read_text())["costs"]
+    assert [row["proposals"] for row in costs] == [1, 2, 5, 10, 20, 50]
+    assert costs[-1]["rejection"]["kl_nats"] < costs[0]["rejection"]["kl_nats"]
+    assert "distance to the exact posterior" in (tmp_path / "report.html").read_text()
     before = contents(tmp_path)
 
     code, again, err = relbo("demo", "--out", tmp_path)

@@ -3,13 +3,18 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from relbo.lab.cli.compare_command import print_comparison
 
 EXAMPLES = """
-Train VRS, RLOO and VIMCO on the embedded digits for the same number of proposals, print their bounds, write a report.
+Train VRS, RLOO and VIMCO on the embedded digits for the same number of proposals, and print their bounds. Then train a
+network whose posterior can be enumerated, and print how close draws from q and from r are to it. Write a report.
 
 It takes about a minute. Run again with the same `--out`, it resumes: finished runs are used as they are.
 
@@ -49,4 +54,22 @@ def demo_command(
         f"RS with the thresholds of vrs for all. vrs also drew {found.threshold_draws:,} proposals for its first "
         "thresholds."
     )
+    print_closeness(found.closeness)
     typer.echo(f"Report: {found.report.resolve()}")
+
+
+def print_closeness(found: list[dict[str, Any]]) -> None:
+    """What rejection is for: draws, how close they are to the posterior and what they cost."""
+    title = "distance of draws to the exact posterior of a network of 10 units; lower is better"
+    shown = Table(title=title, box=box.SIMPLE, pad_edge=False)
+    shown.add_column("draws from", no_wrap=True)
+    for heading in ("proposals per draw", "total variation", "KL, nats", "total variation, IR", "KL, IR"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for row in found:
+        cost = row["proposals"]
+        values = [row[name][d] for name in ("rejection", "resampling") for d in ("total_variation", "kl_nats")]
+        shown.add_row("q" if cost == 1 else f"r at {1 / cost:g}", f"{cost}", *(f"{value:.3f}" for value in values))
+    console = Console(highlight=False)
+    console.width = max(console.width, 110)
+    console.print(shown)
+    typer.echo("IR: importance resampling, one of as many proposals chosen by its weight. All by enumeration.")

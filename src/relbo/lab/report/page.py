@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -25,23 +25,32 @@ TRACES = {
 """What a run with rejection records about it."""
 
 
-def write_report(comparison: Comparison, path: Path, *, title: str = "relbo report", seed: int = 0) -> None:
+def write_report(
+    comparison: Comparison,
+    path: Path,
+    *,
+    title: str = "relbo report",
+    seed: int = 0,
+    more: Mapping[str, Html] | None = None,
+) -> None:
     """Writes the page in one piece: readers see the old file or the new one."""
-    page = build_page(comparison, title=title, seed=seed)
+    page = build_page(comparison, title=title, seed=seed, more=more)
     write_text(path, page)
 
 
-def build_page(comparison: Comparison, *, title: str, seed: int) -> str:
+def build_page(comparison: Comparison, *, title: str, seed: int, more: Mapping[str, Html] | None = None) -> str:
     """The whole page.
 
     Args:
         comparison: runs and their bounds.
         title: its heading.
         seed: randomness of samples and reconstructions.
+        more: sections of the caller's own, after the bounds.
     """
     runs, labels = comparison.runs, comparison.labels
     sections = {
         "Bounds": bounds_section(comparison),
+        **(more or {}),
         "Curves": curves_section(runs),
         "Rejection": rejection_section(runs),
         "Samples": samples_section(runs, labels, seed),
