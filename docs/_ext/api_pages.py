@@ -103,11 +103,29 @@ def pages() -> dict[str, str]:
     found["acceptance"] += "\n" + extras("relbo.acceptance", listed)
     names = [*TOPICS, *(module.replace("relbo.", "") for module in MODULES), "cli"]
     found["cli"] = command_line()
-    found["index"] = (
-        "# API reference\n\nEvery public name, from its docstring. `import relbo` gives all of it but `relbo.numpyro`, "
-        "which needs the extra of that name.\n\n```{toctree}\n:maxdepth: 1\n\n" + "\n".join(names) + "\n```\n"
-    )
+    found["index"] = f"""# API reference
+
+Every public name, from its docstring, with an example that the tests run. `import relbo` gives all of it but
+`relbo.numpyro`, which needs the extra of that name. The examples may use these names, and `numpyro`, and `dist` for its
+distributions:
+
+```python
+{standing_names()}
+```
+
+```{{toctree}}
+:maxdepth: 1
+
+{chr(10).join(names)}
+```
+"""
     return found
+
+
+def standing_names() -> str:
+    """The text of the file that defines what every example may use, without its ends."""
+    text = (Path(__file__).parent / "standing_names.py").read_text(encoding="utf-8")
+    return text.partition("import")[1] + text.partition("import")[2].partition("\n__all__")[0].rstrip()
 
 
 def extras(module: str, listed: set[int]) -> str:

@@ -25,7 +25,12 @@ from relbo.types import Number
 
 
 class AbstractAcceptance(eqx.Module):
-    """A log acceptance probability g(u) <= 0, non-decreasing in u, with slope in [0, 1]."""
+    """A log acceptance probability g(u) <= 0, non-decreasing in u, with slope in [0, 1].
+
+    Example:
+        >>> float(jnp.exp(relbo.Soft().log_prob(relbo.Soft().level(jnp.array(0.3))))) - 0.3 < 1e-6
+        True
+    """
 
     @abc.abstractmethod
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
@@ -99,6 +104,10 @@ class Soft(AbstractAcceptance):
         sharpness: s > 0.
         floor: eps in [0, 1), the least probability of a possible z to be accepted.
 
+    Example:
+        >>> float(jnp.exp(relbo.Soft().log_prob(jnp.array(0.0))))
+        0.5
+
     Reference:
         Jankowiak and Phan (2024), "Reparameterized variational rejection sampling", for the floor.
     """
@@ -148,7 +157,12 @@ class Soft(AbstractAcceptance):
 
 
 class Hard(AbstractAcceptance):
-    """Classical rejection sampling, a = min(1, e^u): the limit of `Soft` as its sharpness grows."""
+    """Classical rejection sampling, a = min(1, e^u): the limit of `Soft` as its sharpness grows.
+
+    Example:
+        >>> relbo.Hard().log_prob(jnp.array([-2.0, 3.0])).tolist()
+        [-2.0, 0.0]
+    """
 
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Computes g(u) = min(0, u)."""
@@ -171,7 +185,12 @@ class Hard(AbstractAcceptance):
 
 
 class Always(AbstractAcceptance):
-    """Accepts everything, a = 1, whatever T: r = q, the R-ELBO is the ELBO and VRS is RLOO."""
+    """Accepts everything, a = 1, whatever T: r = q, the R-ELBO is the ELBO and VRS is RLOO.
+
+    Example:
+        >>> relbo.Always().log_prob(jnp.array([-5.0, 5.0])).tolist()
+        [0.0, 0.0]
+    """
 
     def log_prob(self, u: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Computes g(u) = 0."""
@@ -194,13 +213,22 @@ def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) 
     """U = log p - log q + T, with u = -inf wherever log p = -inf, also at T = +inf.
 
     The convention is the limit of large T: an impossible z is never accepted by `Soft` or `Hard`.
+
+    Example:
+        >>> relbo.acceptance.log_odds_of(jnp.array([-3.0]), jnp.array([-1.0]), jnp.array(2.0)).tolist()
+        [0.0]
     """
     u = log_p - log_q + jnp.asarray(t, log_p.dtype)
     return jnp.where(jnp.isneginf(log_p), -jnp.inf, u)
 
 
 def parse(text: str) -> AbstractAcceptance:
-    """Reads `soft:SHARPNESS:FLOOR`, `soft:SHARPNESS`, `soft`, `hard` or `always`."""
+    """Reads `soft:SHARPNESS:FLOOR`, `soft:SHARPNESS`, `soft`, `hard` or `always`.
+
+    Example:
+        >>> relbo.acceptance.parse("hard")
+        Hard()
+    """
     kind, *numbers = text.strip().lower().split(":")
     makers: dict[str, Callable[..., AbstractAcceptance]] = {"soft": Soft, "hard": Hard, "always": Always}
     try:

@@ -36,7 +36,12 @@ from relbo.types import Number
 
 
 class AbstractBound(eqx.Module):
-    """A lower bound on log p(x), in nats; `str(bound)` is how the command line says it."""
+    """A lower bound on log p(x), in nats; `str(bound)` is how the command line says it.
+
+    Example:
+        >>> isinstance(relbo.bounds.parse("is:25"), relbo.bounds.AbstractBound)
+        True
+    """
 
     @property
     @abc.abstractmethod
@@ -45,7 +50,12 @@ class AbstractBound(eqx.Module):
 
 
 class ELBO(AbstractBound):
-    """The evidence lower bound, E_q log w."""
+    """The evidence lower bound, E_q log w.
+
+    Example:
+        >>> relbo.evaluate(pair, x, [relbo.ELBO()], key=key)["elbo"].mean < 0
+        True
+    """
 
     @property
     def label(self) -> str:
@@ -61,6 +71,10 @@ class IS(AbstractBound):
 
     Args:
         num_samples: k >= 1, draws from q.
+
+    Example:
+        >>> relbo.IS(25).label, str(relbo.IS(25))
+        ('IS-25', 'is:25')
     """
 
     num_samples: int = eqx.field(static=True)
@@ -84,6 +98,10 @@ class RS(AbstractBound):
         num_samples: k >= 1, draws from r.
         threshold: how T is set, as a threshold, a number or words; None leaves it to whoever evaluates.
         acceptance: the acceptance function; None likewise.
+
+    Example:
+        >>> str(relbo.RS(25, rate=0.5))
+        'rs:25'
     """
 
     num_samples: int = eqx.field(static=True)
@@ -115,7 +133,12 @@ class RS(AbstractBound):
 
 
 def parse(bound: AbstractBound | str) -> AbstractBound:
-    """Reads `elbo`, `is:K` or `rs:K`; a bound is returned as it is."""
+    """Reads `elbo`, `is:K` or `rs:K`; a bound is returned as it is.
+
+    Example:
+        >>> relbo.bounds.parse("is:25") == relbo.IS(25)
+        True
+    """
     if isinstance(bound, AbstractBound):
         return bound
     match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]{0,8})", bound.strip().lower()) if isinstance(bound, str) else None
@@ -126,24 +149,47 @@ def parse(bound: AbstractBound | str) -> AbstractBound:
 
 
 def elbo(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
-    """The evidence lower bound, mean of log w over draws from q."""
+    """The evidence lower bound, mean of log w over draws from q.
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> relbo.bounds.elbo(log_w).tolist()
+        [-2.0]
+    """
     return jnp.mean(log_w, axis=-1)
 
 
 def log_mean_exp(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:
-    """The log of the mean of exp(a)."""
+    """The log of the mean of exp(a).
+
+    Example:
+        >>> float(relbo.bounds.log_mean_exp(jnp.zeros((1, 4)))[0])
+        0.0
+    """
     return logsumexp(a, axis=-1) - jnp.log(jnp.asarray(a.shape[-1], a.dtype))
 
 
 def iwae(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
-    """The k-sample importance-weighted bound IS-k, log mean w over draws from q (Burda et al. 2016)."""
+    """The k-sample importance-weighted bound IS-k, log mean w over draws from q (Burda et al. 2016).
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> bool(relbo.bounds.iwae(log_w)[0] > relbo.bounds.elbo(log_w)[0])
+        True
+    """
     return log_mean_exp(log_w)
 
 
 def log_accept(
     log_w: Float[Array, "*b k"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b k"]:
-    """The log acceptance probability g(log w + T); an impossible z is not accepted, even at T = +inf."""
+    """The log acceptance probability g(log w + T); an impossible z is not accepted, even at T = +inf.
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> bool(jnp.all(relbo.bounds.log_accept(log_w, jnp.array([1.0]), relbo.Soft()) < 0))
+        True
+    """
     acceptance = Soft() if acceptance is None else acceptance
     t = jnp.asarray(t, log_w.dtype)[..., None]
     return acceptance.log_prob(jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + t))
@@ -155,6 +201,12 @@ def signal(
     """The learning signal A = log w - g(log w + T) = log p - log(q a); log(w + M) for the paper's acceptance.
 
     At T = +inf everything possible is accepted and A = log w.
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> t = jnp.array([1.0])  # A = log(w + e^-T) for this acceptance
+        >>> bool(jnp.allclose(relbo.bounds.signal(log_w, t, relbo.Soft()), jnp.log(jnp.exp(log_w) + jnp.exp(-1.0))))
+        True
     """
     return log_w - log_accept(log_w, t, acceptance)
 
@@ -165,7 +217,14 @@ def r_elbo(
     log_z: Float[Array, "*b"],
     acceptance: AbstractAcceptance | None = None,
 ) -> Float[Array, "*b"]:
-    """The resampled ELBO, mean of A + log Z_R over draws from r (Theorem 1)."""
+    """The resampled ELBO, mean of A + log Z_R over draws from r (Theorem 1).
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> t, log_z = jnp.array([jnp.inf]), jnp.array([0.0])  # nothing is rejected: the ELBO
+        >>> relbo.bounds.r_elbo(log_w, t, log_z, relbo.Soft()).tolist()
+        [-2.0]
+    """
     return jnp.mean(signal(log_w, t, acceptance), axis=-1) + log_z
 
 
@@ -175,14 +234,27 @@ def rs(
     log_z: Float[Array, "*b"],
     acceptance: AbstractAcceptance | None = None,
 ) -> Float[Array, "*b"]:
-    """The k-sample resampled bound RS-k, log mean exp A + log Z_R over draws from r."""
+    """The k-sample resampled bound RS-k, log mean exp A + log Z_R over draws from r.
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> t, log_z = jnp.array([jnp.inf]), jnp.array([0.0])  # nothing is rejected: IS-3
+        >>> bool(jnp.allclose(relbo.bounds.rs(log_w, t, log_z, relbo.Soft()), relbo.bounds.iwae(log_w)))
+        True
+    """
     return log_mean_exp(signal(log_w, t, acceptance)) + log_z
 
 
 def log_z_fresh(
     log_w: Float[Array, "*b n"], t: Float[Array, "*b"], acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, "*b"]:
-    """Log of the mean acceptance probability over n fresh draws from q; its exponential is unbiased for Z_R."""
+    """Log of the mean acceptance probability over n fresh draws from q; its exponential is unbiased for Z_R.
+
+    Example:
+        >>> log_w = jnp.array([[-1.0, -2.0, -3.0]])
+        >>> relbo.bounds.log_z_fresh(log_w, jnp.array([jnp.inf]), relbo.Soft()).tolist()
+        [0.0]
+    """
     return log_mean_exp(log_accept(log_w, t, acceptance))
 
 
@@ -190,6 +262,10 @@ def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[A
     """Log of (k-1)/(N-1), N the proposals until the k-th acceptance, k >= 2.
 
     Its exponential is the minimum-variance unbiased estimate of Z_R, and N is independent of the accepted values.
+
+    Example:
+        >>> bool(jnp.allclose(jnp.exp(relbo.bounds.log_z_counted(3, jnp.array([9]))), 2 / 8))
+        True
     """
     if num_accepted < 2:
         raise ValueError(f"log_z_counted: num_accepted must be an integer >= 2, got {num_accepted!r}.")
@@ -198,7 +274,12 @@ def log_z_counted(num_accepted: int, num_proposals: Int[Array, "*b"]) -> Float[A
 
 
 def log_z_stopped(num_samples: int, num_proposals: Int[Array, "*b"]) -> Float[Array, "*b"]:
-    """Digamma(S) - digamma(n), n the proposals up to the S-th acceptance: unbiased for log Z_R itself, 0 at n = S."""
+    """Digamma(S) - digamma(n), n the proposals up to the S-th acceptance: unbiased for log Z_R itself, 0 at n = S.
+
+    Example:
+        >>> float(relbo.bounds.log_z_stopped(3, jnp.array([3]))[0])  # nothing was rejected
+        0.0
+    """
     n = jnp.asarray(jnp.maximum(num_proposals, num_samples), jnp.result_type(float))
     return digamma(jnp.asarray(num_samples, n.dtype)) - digamma(n)
 
@@ -223,6 +304,10 @@ def log_z_unbiased(
         num_proposals: n of each row, N if it finished within its budget.
         num_samples: S.
         budget: N >= S.
+
+    Example:
+        >>> relbo.bounds.log_z_unbiased.__name__
+        'log_z_unbiased'
     """
     table = jnp.asarray(_within_budget(num_samples, budget), jnp.result_type(float))
     within = table[jnp.clip(num_accepted - num_samples, 0, budget - num_samples)]
@@ -252,16 +337,30 @@ def kl_from_signal(a: Float[Array, "*b k"]) -> Float[Array, "*b"]:
 
     The paper's Lemma 1 prints exp(-(A - E_r A)); the sign here is the right one (docs/errata.md, E5). With finitely
     many draws the estimate is biased downwards, as every log of a mean is.
+
+    Example:
+        >>> relbo.bounds.kl_from_signal(jnp.full((1, 5), -2.0)).tolist()  # a perfect fit
+        [0.0]
     """
     return log_mean_exp(a - jnp.mean(a, axis=-1, keepdims=True))
 
 
 def effective_sample_size(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
-    """Kish's effective sample size (sum w)^2 / sum w^2 of importance weights."""
+    """Kish's effective sample size (sum w)^2 / sum w^2 of importance weights.
+
+    Example:
+        >>> round(float(relbo.bounds.effective_sample_size(jnp.zeros((1, 5)))[0]), 3)
+        5.0
+    """
     return jnp.exp(2 * logsumexp(log_w, axis=-1) - jax.scipy.special.logsumexp(2 * log_w, axis=-1))
 
 
 def relative_variance(log_w: Float[Array, "*b k"]) -> Float[Array, "*b"]:
-    """Variance of the mean of exp(log w) over its square, from k independent draws."""
+    """Variance of the mean of exp(log w) over its square, from k independent draws.
+
+    Example:
+        >>> bool(jnp.abs(relbo.bounds.relative_variance(jnp.zeros((1, 5)))[0]) < 1e-6)
+        True
+    """
     weights = jnp.exp(log_w - jnp.max(log_w, axis=-1, keepdims=True))
     return jnp.var(weights, axis=-1) / jnp.mean(weights, axis=-1) ** 2 / log_w.shape[-1]

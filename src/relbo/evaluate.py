@@ -178,6 +178,11 @@ def evaluate(
 
     Returns:
         An `Estimate` for each bound, under its name.
+
+    Example:
+        >>> found = relbo.evaluate(pair, x, ["elbo", "is:20"], key=key)
+        >>> [f"{bound:6} {estimate.mean:.2f} +- {estimate.standard_error:.2f}" for bound, estimate in found.items()]
+        ['elbo   -2... +- 0...', 'is:20  -2... +- 0...']
     """
     require(isinstance(pair, Pair), "evaluate: pair", "a relbo.Pair(model, proposal), such as relbo.sbn makes", pair)
     checked_key(key, "evaluate: key")

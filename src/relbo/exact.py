@@ -28,12 +28,22 @@ Support: TypeAlias = PyTree[Shaped[Array, "n ..."]]
 
 
 def binary_states(num_bits: int) -> Float[Array, "n d"]:
-    """All 2^d vectors of d bits, as floats."""
+    """All 2^d vectors of d bits, as floats.
+
+    Example:
+        >>> relbo.exact.binary_states(2).tolist()
+        [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    """
     return jnp.asarray(np.array(list(itertools.product((0.0, 1.0), repeat=num_bits))), jnp.result_type(float))
 
 
 def tuples(num_states: int, size: int) -> np.ndarray:
-    """All ordered tuples of `size` state numbers, (num_states^size, size)."""
+    """All ordered tuples of `size` state numbers, (num_states^size, size).
+
+    Example:
+        >>> relbo.exact.tuples(2, 2).tolist()
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
     require(is_int(size, at_least=1), "size", "an integer >= 1", size)
     require(
         num_states**size <= 50_000_000,
@@ -45,22 +55,43 @@ def tuples(num_states: int, size: int) -> np.ndarray:
 
 
 def log_joint(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, " n"]:
-    """Log p(x, z) of every state."""
+    """Log p(x, z) of every state.
+
+    Example:
+        >>> relbo.exact.log_joint(pair.model, x[0], support).shape
+        (8,)
+    """
     return jax.vmap(lambda z: model.log_joint(x, z))(support)
 
 
 def log_proposal(proposal: AbstractProposal, x: PyTree, support: Support) -> Float[Array, " n"]:
-    """Log q(z | x) of every state."""
+    """Log q(z | x) of every state.
+
+    Example:
+        >>> log_q = relbo.exact.log_proposal(pair.proposal, x[0], support)
+        >>> bool(jnp.allclose(jnp.sum(jnp.exp(log_q)), 1))
+        True
+    """
     return jax.vmap(lambda z: proposal.log_prob(z, x))(support)
 
 
 def log_evidence(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, ""]:
-    """Log p(x) = log sum_z p(x, z)."""
+    """Log p(x) = log sum_z p(x, z).
+
+    Example:
+        >>> relbo.exact.log_evidence(pair.model, x[0], support).shape
+        ()
+    """
     return logsumexp(log_joint(model, x, support))
 
 
 def log_posterior(model: AbstractModel, x: PyTree, support: Support) -> Float[Array, " n"]:
-    """Log p(z | x) of every state."""
+    """Log p(z | x) of every state.
+
+    Example:
+        >>> bool(jnp.allclose(jnp.sum(jnp.exp(relbo.exact.log_posterior(pair.model, x[0], support))), 1))
+        True
+    """
     joint = log_joint(model, x, support)
     return joint - logsumexp(joint)
 
@@ -77,14 +108,25 @@ def _log_kept(
 def log_z(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """Log Z_R = log E_q[a], the log of the mean acceptance rate."""
+    """Log Z_R = log E_q[a], the log of the mean acceptance rate.
+
+    Example:
+        >>> bool(relbo.exact.log_z(pair, x[0], support, 0.0) < relbo.exact.log_z(pair, x[0], support, 3.0))
+        True
+    """
     return logsumexp(_log_kept(pair, x, support, t, acceptance))
 
 
 def log_resampled(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, " n"]:
-    """Log r(z | x) of every state, r = q a / Z_R."""
+    """Log r(z | x) of every state, r = q a / Z_R.
+
+    Example:
+        >>> r = jnp.exp(relbo.exact.log_resampled(pair, x[0], support, 0.0))
+        >>> bool(jnp.allclose(jnp.sum(r), 1))
+        True
+    """
     kept = _log_kept(pair, x, support, t, acceptance)
     return kept - logsumexp(kept)
 
@@ -98,13 +140,23 @@ def _expect(log_prob: Float[Array, " n"], values: Float[Array, " n"]) -> Float[A
 def kl(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """KL(r || p(z | x)) in nats."""
+    """KL(r || p(z | x)) in nats.
+
+    Example:
+        >>> bool(relbo.exact.kl(pair, x[0], support, 0.0) < relbo.exact.kl(pair, x[0], support, jnp.inf))
+        True
+    """
     log_r = log_resampled(pair, x, support, t, acceptance)
     return _expect(log_r, log_r - log_posterior(pair.model, x, support))
 
 
 def elbo(pair: Pair, x: PyTree, support: Support) -> Float[Array, ""]:
-    """E_q[log p - log q]."""
+    """E_q[log p - log q].
+
+    Example:
+        >>> bool(relbo.exact.elbo(pair, x[0], support) < relbo.exact.log_evidence(pair.model, x[0], support))
+        True
+    """
     log_q = log_proposal(pair.proposal, x, support)
     return _expect(log_q, log_joint(pair.model, x, support) - log_q)
 
@@ -112,13 +164,23 @@ def elbo(pair: Pair, x: PyTree, support: Support) -> Float[Array, ""]:
 def r_elbo(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """The resampled ELBO, E_r[log p - log r] = log p(x) - KL(r || p(z | x))."""
+    """The resampled ELBO, E_r[log p - log r] = log p(x) - KL(r || p(z | x)).
+
+    Example:
+        >>> bool(relbo.exact.r_elbo(pair, x[0], support, 0.0) > relbo.exact.elbo(pair, x[0], support))
+        True
+    """
     log_r = log_resampled(pair, x, support, t, acceptance)
     return _expect(log_r, log_joint(pair.model, x, support) - log_r)
 
 
 def iwae(pair: Pair, x: PyTree, support: Support, num_samples: int) -> Float[Array, ""]:
-    """The k-sample bound E_q log mean_k w, summed over all n^k tuples: for small k only."""
+    """The k-sample bound E_q log mean_k w, summed over all n^k tuples: for small k only.
+
+    Example:
+        >>> bool(relbo.exact.iwae(pair, x[0], support, 2) > relbo.exact.elbo(pair, x[0], support))
+        True
+    """
     log_q = log_proposal(pair.proposal, x, support)
     log_w = log_joint(pair.model, x, support) - log_q
     index = tuples(log_q.shape[0], num_samples)
@@ -127,5 +189,11 @@ def iwae(pair: Pair, x: PyTree, support: Support, num_samples: int) -> Float[Arr
 
 
 def gradient(quantity: Callable[..., Float[Array, ""]], pair: Pair, *args: Any) -> Pair:
-    """The exact gradient of one of the functions above in the arrays of `pair`, shaped like `pair`."""
+    """The exact gradient of one of the functions above in the arrays of `pair`, shaped like `pair`.
+
+    Example:
+        >>> gradient = relbo.exact.gradient(relbo.exact.r_elbo, pair, x[0], support, 0.0)
+        >>> gradient.model.prior.shape
+        (3,)
+    """
     return eqx.filter_grad(lambda p: quantity(p, *args))(pair)

@@ -225,8 +225,11 @@ def posterior(
         A `Posterior`.
 
     Example:
-        >>> draws = relbo.posterior(key, pair, x, rate=0.1)
+        >>> draws = relbo.posterior(key, pair, x, rate=0.1, num_samples=100)
         >>> print(draws.summary())
+        draws from r            100 for each of 4 row(s), 0 exhausted
+        acceptance rate         0.1...
+        ...
     """
     checked_key(key, "posterior: key")
     checked_pair(pair, "posterior: pair")

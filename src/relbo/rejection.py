@@ -34,7 +34,14 @@ from relbo.view import AbstractView, Places, Proposals
 
 
 class Accepted(NamedTuple):
-    """What the sampler returns: N + S places for each row, and which of them hold accepted draws."""
+    """What the sampler returns: N + S places for each row, and which of them hold accepted draws.
+
+    Example:
+        >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
+        >>> found = draw_accepted(view, streams, t, relbo.Soft(), num_samples=3, max_rounds=1_000)
+        >>> found.num_used.tolist(), bool(jnp.all(found.num_proposals >= 3))
+        ([3, 3, 3, 3], True)
+    """
 
     z: PyTree[Shaped[Array, "b k ..."]]
     """The first N proposals of each row, then S places for draws that were accepted later."""
@@ -104,6 +111,14 @@ def sample(
 
     Returns:
         An `Accepted`.
+
+    Example:
+        >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
+        >>> z = view.draw(streams.propose, 5)
+        >>> first = relbo.view.Proposals(z, view.log_densities(z))
+        >>> found = sample(view, streams, first, t, relbo.Soft(), num_samples=2, max_rounds=1_000)
+        >>> bool(jnp.all(found.num_used >= 2))
+        True
     """
     require(is_int(num_samples, at_least=1), "num_samples", "an integer >= 1", num_samples)
     require(is_int(max_rounds, at_least=1), "max_rounds", "an integer >= 1", max_rounds)
@@ -219,6 +234,13 @@ def accepted_draws(
     The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
     later is evaluated again, in blocks, as many as there are. The gradient is that of `view.scored` or, `along_path`,
     of `view.along`.
+
+    Example:
+        >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
+        >>> settings = {"num_samples": 2, "num_proposals": 5, "max_rounds": 1_000}
+        >>> draws = accepted_draws(view, streams, t, relbo.Soft(), **settings)
+        >>> bool(jnp.all(jnp.sum(draws.used, axis=1) >= 2))
+        True
     """
     if along_path:
         z, first, pull_first = view.along(view.noise(streams.propose, num_proposals))
@@ -261,7 +283,14 @@ def draw_accepted(
     throw: bool = True,
     widths: tuple[int, ...] | None = None,
 ) -> Accepted:
-    """The paper's algorithm for those who want draws and no gradient: exactly S accepted draws, in S places."""
+    """The paper's algorithm for those who want draws and no gradient: exactly S accepted draws, in S places.
+
+    Example:
+        >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
+        >>> found = draw_accepted(view, streams, t, relbo.Soft(), num_samples=3, max_rounds=1_000)
+        >>> found.z[0].shape
+        (4, 3, 3)
+    """
     z = view.draw(streams.propose, num_samples)
     first = Proposals(z, view.log_densities(z))
     accepted = sample(

@@ -14,7 +14,12 @@ from relbo._hash import threefry
 
 
 class Streams(NamedTuple):
-    """One key for each purpose."""
+    """One key for each purpose.
+
+    Example:
+        >>> relbo.Streams(*jax.random.split(key, 3)).propose.shape
+        ()
+    """
 
     propose: PRNGKeyArray
     """Draws from q."""

@@ -17,7 +17,12 @@ Schedule: TypeAlias = Callable[[Any], Any]
 
 
 class Batch(NamedTuple):
-    """Datapoints and where they stand in the dataset."""
+    """Datapoints and where they stand in the dataset.
+
+    Example:
+        >>> relbo.Batch(x, index=jnp.arange(4)).x.shape
+        (4, 4)
+    """
 
     x: PyTree[Shaped[Array, "b ..."]]
     """Observations; every leaf has the batch as its first axis."""
@@ -26,7 +31,13 @@ class Batch(NamedTuple):
 
 
 class Pair(eqx.Module):
-    """What is trained: a model p(x, z) with parameters theta and a proposal q(z | x) with parameters phi."""
+    """What is trained: a model p(x, z) with parameters theta and a proposal q(z | x) with parameters phi.
+
+    Example:
+        >>> same = relbo.Pair(pair.model, pair.proposal)
+        >>> bool(same.model.log_joint(x[0], same.proposal.sample(key, x[0])) < 0)
+        True
+    """
 
     model: AbstractModel
     proposal: AbstractProposal
@@ -37,7 +48,12 @@ AnyPair: TypeAlias = Pair | AbstractBatchPair
 
 
 class LogProbs(NamedTuple):
-    """Log densities of draws, in nats."""
+    """Log densities of draws, in nats.
+
+    Example:
+        >>> view.log_densities(view.draw(key, 3)).log_q.shape
+        (4, 3)
+    """
 
     log_p: Float[Array, "*s"]
     """Log p(x, z)."""
@@ -46,7 +62,12 @@ class LogProbs(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of grad log p and grad log q in a score-function gradient, one for each draw."""
+    """Weights of grad log p and grad log q in a score-function gradient, one for each draw.
+
+    Example:
+        >>> log_probs, pull_back = view.scored(view.draw(key, 3))
+        >>> gradient = pull_back(relbo.Weights(model=jnp.full((4, 3), 1 / 3), proposal=jnp.zeros((4, 3))))
+    """
 
     model: Float[Array, "b k"]
     """c^p_k, multiplies grad_theta log p(x, z_k)."""
@@ -55,7 +76,13 @@ class Weights(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Latent draws of one step with their log densities, and the way from weights of them to a gradient."""
+    """Latent draws of one step with their log densities, and the way from weights of them to a gradient.
+
+    Example:
+        >>> draws = relbo.estimators.independent_draws(relbo.Streams(key, key, key), view, 3)
+        >>> draws.log_w.shape, bool(draws.used.all())
+        ((4, 3), True)
+    """
 
     z: PyTree[Shaped[Array, "b k ..."]]
     """Up to k draws for each datapoint."""
@@ -75,7 +102,13 @@ class Draws(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step tells about itself; dropping it changes nothing."""
+    """What a step tells about itself; dropping it changes nothing.
+
+    Example:
+        >>> info = relbo.estimators.plain_info(jnp.array([-3.0, -2.0]), num_samples=5)
+        >>> info.valid.tolist()
+        [True, True]
+    """
 
     bound: Float[Array, " b"]
     """Estimate of the bound in nats, NaN where `valid` is false."""
@@ -88,7 +121,12 @@ class Info(NamedTuple):
 
 
 class EmptyState(NamedTuple):
-    """State of an estimator that remembers nothing but the size of the dataset."""
+    """State of an estimator that remembers nothing but the size of the dataset.
+
+    Example:
+        >>> int(relbo.EmptyState.of(10).num_data)
+        10
+    """
 
     num_data: Int[Array, ""]
 

@@ -22,7 +22,12 @@ from relbo.types import Batch, Pair
 
 
 class Moments(NamedTuple):
-    """Mean and variance of an estimator's gradient over its own randomness."""
+    """Mean and variance of an estimator's gradient over its own randomness.
+
+    Example:
+        >>> Moments._fields
+        ('mean', 'variance', 'num_proposals', 'num_estimates')
+    """
 
     mean: Any
     variance: Any
@@ -33,7 +38,12 @@ class Moments(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """How noisy a part of the gradient is."""
+    """How noisy a part of the gradient is.
+
+    Example:
+        >>> noise_of(jnp.ones(2), jnp.ones(2), jnp.array(3.0)).per_proposal.item()
+        6.0
+    """
 
     total_variance: Float[Array, ""]
     per_proposal: Float[Array, ""]
@@ -42,7 +52,12 @@ class Noise(NamedTuple):
 
 
 class GradientNoise(NamedTuple):
-    """Noise of one estimator."""
+    """Noise of one estimator.
+
+    Example:
+        >>> GradientNoise._fields
+        ('theta', 'phi', 'num_proposals')
+    """
 
     theta: Noise
     phi: Noise
@@ -72,6 +87,12 @@ def gradient_moments(
 
     Returns:
         A `Moments`.
+
+    Example:
+        >>> state = relbo.RLOO(4).init(key, pair, 4)
+        >>> found = gradient_moments(relbo.RLOO(4), key, pair, state, batch, num_estimates=100, chunk=50)
+        >>> float(found.num_proposals)
+        4.0
     """
     require(is_int(chunk, at_least=2), "gradient_moments: chunk", "an integer >= 2", chunk)
     require(
@@ -145,7 +166,14 @@ def gradient_noise(
     num_estimates: int,
     chunk: int = 1_000,
 ) -> GradientNoise:
-    """The noise of an estimator's gradient, for theta and phi apart; arguments as `gradient_moments`."""
+    """The noise of an estimator's gradient, for theta and phi apart; arguments as `gradient_moments`.
+
+    Example:
+        >>> state = relbo.RLOO(4).init(key, pair, 4)
+        >>> found = gradient_noise(relbo.RLOO(4), key, pair, state, batch, num_estimates=100, chunk=50)
+        >>> bool(found.phi.total_variance > 0)
+        True
+    """
     moments = gradient_moments(estimator, key, pair, state, batch, num_estimates=num_estimates, chunk=chunk)
     mean, variance = moments.mean, moments.variance
     return GradientNoise(

@@ -10,7 +10,6 @@ row-wise pair only those that are missing, a whole-batch program whole columns.
 
 import abc
 import dataclasses
-import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,19 +25,15 @@ from relbo._tree import freeze as freeze
 from relbo._tree import sum_in_blocks, tree_add
 from relbo.acceptance import log_odds_of
 from relbo.lanes import BLOCKS, Lanes, columns, distinct, missing_places, widths_for
-from relbo.models.base import AbstractBatchPair, AbstractBernoulliProposal, AbstractReparameterizedProposal
+from relbo.models.base import AbstractBatchPair
+from relbo.needs import Needs as Needs
+from relbo.needs import check_needs as check_needs
+from relbo.needs import num_features as num_features
+from relbo.needs import offers as offers
 from relbo.streams import grid, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
 
 Result = TypeVar("Result")
-
-
-class Needs(enum.Enum):
-    """What an estimator needs of a proposal."""
-
-    DRAWS = "any proposal"
-    PATH = "reparameterised z"
-    BITS = "Bernoulli layers"
 
 
 class Proposals(NamedTuple):
@@ -61,7 +56,12 @@ Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[L
 
 
 class AbstractView(eqx.Module):
-    """A pair at one batch of observations."""
+    """A pair at one batch of observations.
+
+    Example:
+        >>> view.draw(key, 3)[0].shape, view.log_weights(key, 3).shape
+        ((4, 3, 3), (4, 3))
+    """
 
     pair: AbstractVar[Any]
     x: AbstractVar[PyTree]
@@ -352,7 +352,12 @@ class BatchView(AbstractView):
 
 
 def view_of(pair: AnyPair, x: PyTree) -> RowView | BatchView:
-    """The view of a pair at a batch of observations."""
+    """The view of a pair at a batch of observations.
+
+    Example:
+        >>> relbo.view_of(pair, x).num_rows
+        4
+    """
     return BatchView(pair, x) if isinstance(pair, AbstractBatchPair) else RowView(pair, x)
 
 
@@ -361,33 +366,6 @@ def view_for(estimator: Any, pair: AnyPair, batch: Batch) -> Any:
     batch_size(batch.x, batch.index)
     check_needs(estimator, pair)
     return view_of(pair, batch.x)
-
-
-def offers(pair: AnyPair) -> set[Needs]:
-    """What a pair can do."""
-    if isinstance(pair, AbstractBatchPair):
-        return {Needs.DRAWS, Needs.PATH} if pair.has_path else {Needs.DRAWS}
-    kinds = {Needs.PATH: AbstractReparameterizedProposal, Needs.BITS: AbstractBernoulliProposal}
-    return {Needs.DRAWS} | {need for need, kind in kinds.items() if isinstance(pair.proposal, kind)}
-
-
-def check_needs(estimator: Any, pair: AnyPair) -> None:
-    """Refuses a pair that cannot do what the estimator needs."""
-    if estimator.needs not in offers(pair):
-        has = type(pair.proposal if isinstance(pair, Pair) else pair).__name__
-        raise ValueError(
-            f"{type(estimator).__name__} needs {estimator.needs.value}, got {has}. Derive the proposal from "
-            "AbstractReparameterizedProposal or AbstractBernoulliProposal, or choose an estimator that needs less "
-            "(`relbo list` shows what each needs)."
-        )
-
-
-def num_features(pair: AnyPair) -> int:
-    """How many numbers `features` makes of one x; a model's `sample` tells, without being run."""
-    if isinstance(pair, AbstractBatchPair):
-        return pair.num_features
-    x, _ = jax.eval_shape(pair.model.sample, jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(x))
 
 
 def _checked(log_p: Array, log_q: Array) -> LogProbs:

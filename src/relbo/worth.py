@@ -78,6 +78,11 @@ class Posterior:
 
     A row is what was accepted or rejected by itself: a datapoint or, of a NumPyro program, a row of the plate of the
     local latents, or the whole program.
+
+    Example:
+        >>> draws = relbo.posterior(key, pair, x, rate=0.5, num_samples=20)
+        >>> draws.log_weights.shape, draws.kl.shape
+        ((4, 20), (4,))
     """
 
     z: PyTree

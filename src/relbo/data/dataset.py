@@ -21,6 +21,11 @@ class Dataset:
 
     Raises:
         ValueError: for another shape, an empty split, different widths or values outside the kind's range.
+
+    Example:
+        >>> data = relbo.data.load("digits")
+        >>> data.kind, data.train.shape, data.split("test").shape
+        ('binary', (1297, 64), (250, 64))
     """
 
     name: str

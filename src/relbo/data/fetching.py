@@ -39,6 +39,11 @@ def fetch(
     Raises:
         ValueError: the name is unknown or the dataset has no public page.
         OSError: no page had a good copy, or the directory cannot be written.
+
+    Example:
+        >>> relbo.data.fetch("digits")
+        Traceback (most recent call last):
+        ValueError: ...
     """
     if name not in SOURCES:
         raise ValueError(f"fetch: name must be one of {', '.join(SOURCES)}, got {name!r}.")

@@ -25,6 +25,10 @@ def load(name_or_path: str | Path, data_dir: Path | str | None = None) -> Datase
     Raises:
         FileNotFoundError: the file is nowhere; the message says how to get it.
         ValueError: the name is unknown, or the file is not what it should be.
+
+    Example:
+        >>> relbo.data.load("digits").name
+        'digits'
     """
     is_name = isinstance(name_or_path, str | Path) and str(name_or_path) != "" and "\0" not in str(name_or_path)
     require(is_name, "data", f"one of {', '.join(SOURCES)} or the path of an .npz file", name_or_path)

@@ -40,7 +40,12 @@ class Remote:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A named dataset. A name stands for one content: a file with any other is refused."""
+    """A named dataset. A name stands for one content: a file with any other is refused.
+
+    Example:
+        >>> sorted(relbo.data.SOURCES)
+        ['binarized-mnist', 'digits', 'mnist', 'omniglot28']
+    """
 
     name: str
     kind: Kind

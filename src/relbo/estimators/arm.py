@@ -31,6 +31,12 @@ class ARM(AbstractPathEstimator[EmptyState]):
 
     Args:
         num_samples: K >= 1, antithetic sets of L + 1 draws per datapoint.
+
+    Example:
+        >>> estimator = relbo.ARM(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

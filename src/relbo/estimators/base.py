@@ -22,7 +22,12 @@ State = TypeVar("State")
 
 
 class AbstractEstimator(eqx.Module, Generic[State]):
-    """Gradient estimator of a lower bound on log p(x)."""
+    """Gradient estimator of a lower bound on log p(x).
+
+    Example:
+        >>> issubclass(relbo.VRS, relbo.AbstractEstimator), relbo.VRS.unbiased, relbo.RWS.unbiased
+        (True, True, False)
+    """
 
     unbiased: AbstractClassVar[bool]
     """Whether the expected estimate is the exact gradient of that bound, for theta and for phi."""
@@ -57,7 +62,12 @@ class AbstractEstimator(eqx.Module, Generic[State]):
 
 
 def remember_nothing(self: AbstractEstimator, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> EmptyState:
-    """`init` of an estimator that remembers nothing but the size of the dataset."""
+    """`init` of an estimator that remembers nothing but the size of the dataset.
+
+    Example:
+        >>> int(relbo.estimators.remember_nothing(relbo.RLOO(4), key, pair, 100).num_data)
+        100
+    """
     check_needs(self, pair)
     return EmptyState.of(num_data)
 
@@ -69,7 +79,11 @@ def check_rows(state: Any, batch: Batch) -> None:
 
 
 def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: int) -> None:
-    """Refuses a number of draws for which the estimator is not defined."""
+    """Refuses a number of draws for which the estimator is not defined.
+
+    Example:
+        >>> relbo.estimators.check_num_samples(relbo.RLOO(4), 4, at_least=2)
+    """
     require(
         is_int(num_samples, at_least=at_least),
         f"{type(estimator).__name__}: num_samples",
@@ -79,7 +93,13 @@ def check_num_samples(estimator: AbstractEstimator, num_samples: int, at_least: 
 
 
 def plain_info(bound: Float[Array, " b"], num_samples: int) -> Info:
-    """Info of an estimator that uses every one of its `num_samples` proposals."""
+    """Info of an estimator that uses every one of its `num_samples` proposals.
+
+    Example:
+        >>> info = relbo.estimators.plain_info(jnp.array([-3.0, -2.0]), num_samples=5)
+        >>> info.num_proposals.tolist()
+        [5, 5]
+    """
     return Info(
         bound=bound,
         valid=jnp.ones(bound.shape, bool),

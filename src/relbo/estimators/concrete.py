@@ -39,6 +39,12 @@ class Concrete(AbstractPathEstimator[EmptyState]):
         num_samples: K >= 1, draws per datapoint.
         temperature: tau of the proposal's units.
         model_temperature: tau' of the model's units.
+
+    Example:
+        >>> estimator = relbo.Concrete(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

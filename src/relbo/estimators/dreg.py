@@ -34,6 +34,12 @@ class DReG(AbstractPathEstimator[EmptyState]):
 
     Args:
         num_samples: K >= 1, draws per datapoint.
+
+    Example:
+        >>> estimator = relbo.DReG(num_samples=5)
+        >>> gradient, _, info = estimator.estimate(key, gaussian, estimator.init(key, gaussian, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=5)

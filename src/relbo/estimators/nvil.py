@@ -59,6 +59,12 @@ class NVIL(AbstractScoreEstimator[NVILState]):
         width: tanh units of the baseline network.
         decay: weight of the past in the running mean and variance, in [0, 1).
         learning_rate: Adam step size of the baseline.
+
+    Example:
+        >>> estimator = relbo.NVIL(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

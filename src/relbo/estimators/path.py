@@ -19,7 +19,12 @@ from relbo.view import AbstractView, freeze, view_for
 
 
 class AbstractPathEstimator(AbstractEstimator[State], Generic[State]):
-    """An estimator that supplies `draw` and `surrogate`."""
+    """An estimator that supplies `draw` and `surrogate`.
+
+    Example:
+        >>> issubclass(relbo.DReG, relbo.AbstractPathEstimator)
+        True
+    """
 
     @abc.abstractmethod
     def draw(self, streams: Streams, view: Any, state: State, batch: Batch) -> tuple[PyTree, State]:

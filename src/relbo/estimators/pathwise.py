@@ -33,6 +33,12 @@ class Pathwise(AbstractPathEstimator[EmptyState]):
     Args:
         num_samples: K >= 1, draws per datapoint.
         drop_score: leave out the derivative of log q in phi at fixed z ("sticking the landing").
+
+    Example:
+        >>> estimator = relbo.Pathwise(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, gaussian, estimator.init(key, gaussian, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

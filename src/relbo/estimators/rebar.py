@@ -48,6 +48,12 @@ class REBAR(AbstractPathEstimator[TunedState]):
         learning_rate: Adam step size of temperature and scale; 0 leaves them as they are.
         second_moment_decay: Adam's beta_2.
         learn_temperature: whether the temperature is learned, and not the scale alone.
+
+    Example:
+        >>> estimator = relbo.REBAR(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

@@ -57,6 +57,12 @@ class RELAX(AbstractPathEstimator[TunedState]):
         learning_rate: Adam step size of all controls; 0 leaves them as they are.
         second_moment_decay: Adam's beta_2.
         width: tanh units in each of the two layers of a network.
+
+    Example:
+        >>> estimator = relbo.RELAX(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

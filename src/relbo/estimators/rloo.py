@@ -28,6 +28,12 @@ class RLOO(AbstractScoreEstimator[EmptyState]):
 
     Args:
         num_samples: K >= 2, draws from q per datapoint.
+
+    Example:
+        >>> estimator = relbo.RLOO(num_samples=4)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=2)

@@ -29,6 +29,12 @@ class RWS(AbstractScoreEstimator[EmptyState]):
 
     Args:
         num_samples: K >= 1, draws from q per datapoint.
+
+    Example:
+        >>> estimator = relbo.RWS(num_samples=5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=5)

@@ -19,7 +19,14 @@ from relbo.view import AbstractView, view_for
 
 
 class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
-    """An estimator that supplies `draw` and `weigh`."""
+    """An estimator that supplies `draw` and `weigh`.
+
+    Example:
+        >>> draws = relbo.estimators.independent_draws(relbo.Streams(key, key, key), view, 4)
+        >>> weights, _, _ = relbo.RLOO(4).weigh(draws, relbo.EmptyState.of(4), batch)
+        >>> bool(jnp.allclose(jnp.sum(weights.proposal, axis=1), 0, atol=1e-5))  # a baseline for nothing
+        True
+    """
 
     @abc.abstractmethod
     def draw(self, streams: Streams, view: AbstractView, state: State, batch: Batch) -> tuple[Draws, State]:
@@ -40,17 +47,35 @@ class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
 
 
 def independent_draws(streams: Streams, view: AbstractView, num_samples: int) -> Draws:
-    """K independent draws from q for each datapoint, all of them used."""
+    """K independent draws from q for each datapoint, all of them used.
+
+    Example:
+        >>> draws = relbo.estimators.independent_draws(relbo.Streams(key, key, key), view, 3)
+        >>> draws.log_p.shape
+        (4, 3)
+    """
     z = view.draw(streams.propose, num_samples)
     (log_p, log_q), pull_back = view.scored(z)
     return Draws(z, log_p, log_q, jnp.ones(log_p.shape, bool), pull_back)
 
 
 def draw_from_q(self: Any, streams: Streams, view: AbstractView, state: State, batch: Batch) -> tuple[Draws, State]:
-    """`draw` of an estimator that takes `num_samples` independent draws from q."""
+    """`draw` of an estimator that takes `num_samples` independent draws from q.
+
+    Example:
+        >>> state = relbo.EmptyState.of(4)
+        >>> draws, state = relbo.estimators.draw_from_q(relbo.RLOO(5), relbo.Streams(key, key, key), view, state, batch)
+        >>> draws.log_w.shape
+        (4, 5)
+    """
     return independent_draws(streams, view, self.num_samples), state
 
 
 def leave_one_out(values: Float[Array, "b k"]) -> Float[Array, "b k"]:
-    """(v_k - mean v) / (K - 1), which is (v_k - mean of the others) / K: an unbiased covariance with what it weighs."""
+    """(v_k - mean v) / (K - 1), which is (v_k - mean of the others) / K: an unbiased covariance with what it weighs.
+
+    Example:
+        >>> relbo.estimators.leave_one_out(jnp.array([[1.0, 2.0, 6.0]])).tolist()
+        [[-1.0, -0.5, 1.5]]
+    """
     return (values - jnp.mean(values, axis=-1, keepdims=True)) / (values.shape[-1] - 1)

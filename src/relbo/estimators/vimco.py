@@ -33,6 +33,12 @@ class VIMCO(AbstractScoreEstimator[EmptyState]):
     Args:
         num_samples: K >= 2, draws from q per datapoint.
         control: mean of the other weights that stands in for a draw's own, "geometric" or "arithmetic".
+
+    Example:
+        >>> estimator = relbo.VIMCO(num_samples=5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=5)

@@ -37,7 +37,13 @@ from relbo.view import AbstractView, Needs, check_needs
 
 
 class Tally(NamedTuple):
-    """Counts of a whole run."""
+    """Counts of a whole run.
+
+    Example:
+        >>> tally = relbo.estimators.Tally.zero().add(jnp.array([True, False]))
+        >>> float(tally.num_exhausted)
+        0.5
+    """
 
     num_steps: Int[Array, ""]
     num_exhausted: Float[Array, ""]
@@ -54,7 +60,13 @@ class Tally(NamedTuple):
 
 
 class VRSState(NamedTuple):
-    """What VRS remembers between steps."""
+    """What VRS remembers between steps.
+
+    Example:
+        >>> state = relbo.VRS(2, rate=0.5).init(key, pair, num_data=4)
+        >>> int(state.tally.num_steps)
+        0
+    """
 
     thresholds: Any
     """State of the threshold."""
@@ -63,7 +75,14 @@ class VRSState(NamedTuple):
 
 
 class VRSInfo(NamedTuple):
-    """What VRS tells about a step."""
+    """What VRS tells about a step.
+
+    Example:
+        >>> estimator = relbo.VRS(2, num_proposals=6, rate=0.5)
+        >>> _, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.extra.threshold.shape, bool(jnp.all(info.extra.num_used >= 2))
+        ((4,), True)
+    """
 
     acceptance: Float[Array, " b"]
     """Mean acceptance probability of the first N proposals of each row: unbiased for Z_R."""
@@ -87,7 +106,12 @@ class Rejection(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the weights are made of, (b, k); the first and the last are 0 where a place is not used."""
+    """What the weights are made of, (b, k); the first and the last are 0 where a place is not used.
+
+    Example:
+        >>> relbo.estimators.Parts._fields
+        ('uniform', 'slope', 'centred', 'u')
+    """
 
     uniform: Float[Array, "b k"]
     """1/K."""
@@ -103,6 +127,14 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
     """Variational rejection sampling, with the settings that `VRS` documents; a file supplies `for_phi`.
 
     A variant that needs a path weighs d/dz log w . dz/dphi, any other grad log q.
+
+    Example:
+        >>> class Raw(relbo.AbstractVRS):
+        ...     unbiased, paper = False, "an example"
+        ...     def for_phi(self, draws, parts):
+        ...         return parts.centred
+        >>> Raw(2, rate=0.5).num_samples
+        2
     """
 
     num_samples: int = eqx.field(static=True)
@@ -226,6 +258,12 @@ class VRS(AbstractVRS):
         max_rounds: a row runs out after max_rounds * S proposals.
         throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from q,
             and is counted, and its T is solved anew at its next visit.
+
+    Example:
+        >>> estimator = relbo.VRS(num_samples=2, num_proposals=6, rate=0.5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     unbiased: ClassVar[bool] = True

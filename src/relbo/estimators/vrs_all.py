@@ -44,6 +44,12 @@ class VRSAll(AbstractScoreEstimator[VRSState]):
         threshold: how T(x) is set, as for `VRS`.
         acceptance: the acceptance function.
         rate: short for `threshold=Rate(rate)`.
+
+    Example:
+        >>> estimator = relbo.VRSAll(num_samples=6, rate=0.5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True)

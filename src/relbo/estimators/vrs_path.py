@@ -29,7 +29,14 @@ from relbo.view import Needs
 
 
 class VRSPath(AbstractVRS):
-    """Variational rejection sampling along the path of z; settings as `VRS`."""
+    """Variational rejection sampling along the path of z; settings as `VRS`.
+
+    Example:
+        >>> estimator = relbo.VRSPath(num_samples=2, num_proposals=6, rate=0.5)
+        >>> gradient, _, info = estimator.estimate(key, gaussian, estimator.init(key, gaussian, 4), batch)
+        >>> info.bound.shape
+        (4,)
+    """
 
     unbiased: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs.PATH

@@ -25,7 +25,14 @@ from relbo.types import Draws
 
 
 class VRSRaw(AbstractVRS):
-    """Variational rejection sampling whose proposal is trained on the raw proposals; settings as `VRS`."""
+    """Variational rejection sampling whose proposal is trained on the raw proposals; settings as `VRS`.
+
+    Example:
+        >>> estimator = relbo.VRSRaw(num_samples=2, num_proposals=6, rate=0.5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
+    """
 
     unbiased: ClassVar[bool] = False
     paper: ClassVar[str] = "Grover et al. 2018, with RLOO for phi"

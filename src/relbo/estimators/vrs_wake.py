@@ -22,7 +22,14 @@ from relbo.types import Draws
 
 
 class VRSWake(AbstractVRS):
-    """Variational rejection sampling whose proposal is trained on the accepted draws; settings as `VRS`."""
+    """Variational rejection sampling whose proposal is trained on the accepted draws; settings as `VRS`.
+
+    Example:
+        >>> estimator = relbo.VRSWake(num_samples=2, num_proposals=6, rate=0.5)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
+    """
 
     unbiased: ClassVar[bool] = False
     paper: ClassVar[str] = "Grover et al. 2018, with the wake step of Bornschein and Bengio 2015"

@@ -32,6 +32,12 @@ class WakeSleep(AbstractPathEstimator[EmptyState]):
 
     Args:
         num_samples: K >= 1, draws from q and dreams per datapoint.
+
+    Example:
+        >>> estimator = relbo.WakeSleep(num_samples=2)
+        >>> gradient, _, info = estimator.estimate(key, pair, estimator.init(key, pair, 4), batch)
+        >>> info.bound.shape
+        (4,)
     """
 
     num_samples: int = eqx.field(static=True, default=1)

@@ -16,7 +16,18 @@ Layers = tuple[Float[Array, " _"], ...]
 
 
 class AbstractModel(eqx.Module):
-    """The joint density p_theta(x, z); its arrays are theta."""
+    """The joint density p_theta(x, z); its arrays are theta.
+
+    Example:
+        >>> class Coin(relbo.AbstractModel):
+        ...     def log_joint(self, x, z):
+        ...         return jnp.log(0.5) + jax.scipy.stats.norm.logpdf(x, z)
+        ...     def sample(self, key):
+        ...         z = jax.random.bernoulli(key).astype(float)
+        ...         return z + jax.random.normal(key), z
+        >>> Coin().log_joint(0.0, 1.0).shape
+        ()
+    """
 
     @abc.abstractmethod
     def log_joint(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
@@ -31,6 +42,11 @@ class AbstractBernoulliModel(AbstractModel):
     """A model whose z = (h_1, ..., h_L) are layers of Bernoulli units, each given those above it.
 
     A subclass supplies `conditionals`; the joint density follows. `Concrete` needs it to relax the model's units too.
+
+    Example:
+        >>> isinstance(pair.model, relbo.AbstractBernoulliModel)
+        True
+        >>> log_p, logits = pair.model.conditionals(x[0], (jnp.zeros(3),))
     """
 
     @abc.abstractmethod
@@ -44,7 +60,17 @@ class AbstractBernoulliModel(AbstractModel):
 
 
 class AbstractProposal(eqx.Module):
-    """The proposal q_phi(z | x), normalised; its arrays are phi."""
+    """The proposal q_phi(z | x), normalised; its arrays are phi.
+
+    Example:
+        >>> class Fair(relbo.AbstractProposal):
+        ...     def sample(self, key, x):
+        ...         return jax.random.bernoulli(key).astype(float)
+        ...     def log_prob(self, z, x):
+        ...         return jnp.log(0.5)
+        >>> float(Fair().sample(key, 0.0)) in (0.0, 1.0)
+        True
+    """
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray, x: PyTree) -> PyTree:
@@ -69,6 +95,10 @@ class AbstractBatchPair(eqx.Module):
 
     Its arrays are theta and phi. It takes the place of a `Pair` wherever an estimator, a threshold or the sampler
     asks for one. Draw j of the batch gives each row its own j-th proposal.
+
+    Example:
+        >>> issubclass(relbo.AbstractBatchPair, relbo.Pair)  # it takes a pair's place, and is none
+        False
     """
 
     @abc.abstractmethod
@@ -103,7 +133,13 @@ class AbstractBatchPair(eqx.Module):
 
 
 class AbstractReparameterizedProposal(AbstractProposal):
-    """A proposal that is a differentiable function of noise, z = transform(noise, x); sampling follows."""
+    """A proposal that is a differentiable function of noise, z = transform(noise, x); sampling follows.
+
+    Example:
+        >>> proposal = gaussian.proposal
+        >>> bool(jnp.allclose(proposal.transform(proposal.noise(key), x[0]), proposal.sample(key, x[0])))
+        True
+    """
 
     @abc.abstractmethod
     def noise(self, key: PRNGKeyArray) -> PyTree:
@@ -122,6 +158,12 @@ class AbstractBernoulliProposal(AbstractProposal):
     """A proposal made of layers of Bernoulli units, z = (h_1, ..., h_L); all that path-wise estimators need.
 
     A subclass supplies `rollout` and `noise`; sampling and scoring follow from them.
+
+    Example:
+        >>> isinstance(pair.proposal, relbo.AbstractBernoulliProposal)
+        True
+        >>> pair.proposal.sample(key, x[0])[0].shape
+        (3,)
     """
 
     @abc.abstractmethod

@@ -79,6 +79,11 @@ def linear_gaussian(key: PRNGKeyArray, num_latents: int, data_mean: Float[Array,
 
     Returns:
         A `Pair` whose z is one vector.
+
+    Example:
+        >>> pair = relbo.linear_gaussian(key, 2, jnp.zeros(4))
+        >>> pair.proposal.sample(key, jnp.ones(4)).shape
+        (2,)
     """
     require(is_int(num_latents, at_least=1), "linear_gaussian: num_latents", "an integer >= 1", num_latents)
     mean = jnp.asarray(data_mean)

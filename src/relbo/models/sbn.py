@@ -152,6 +152,11 @@ def sbn(
 
     Returns:
         A `Pair` whose z is a tuple of one vector of 0s and 1s for each layer.
+
+    Example:
+        >>> pair = relbo.sbn(key, [5, 3], jnp.full(8, 0.5))
+        >>> [layer.shape for layer in pair.proposal.sample(key, jnp.ones(8))]
+        [(5,), (3,)]
     """
     checked_key(key, "sbn: key")
     require(

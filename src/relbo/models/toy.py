@@ -14,6 +14,11 @@ class TableModel(AbstractModel):
     """A finite joint p(x, z) = softmax over all (x, z) of a table plus `log_mass`; x and z are state numbers.
 
     With `normalise=False` the table itself is log p(x, z), and -inf marks what is impossible.
+
+    Example:
+        >>> model = relbo.models.toy.TableModel(jnp.zeros((2, 4)))
+        >>> bool(jnp.allclose(model.log_joint(jnp.array(0), jnp.array(3)), -jnp.log(8.0)))
+        True
     """
 
     table: Float[Array, "num_x num_z"]
@@ -37,7 +42,13 @@ class TableModel(AbstractModel):
 
 
 class TableProposal(AbstractProposal):
-    """A finite proposal q(z | x) = softmax(table[x])_z."""
+    """A finite proposal q(z | x) = softmax(table[x])_z.
+
+    Example:
+        >>> proposal = relbo.models.toy.TableProposal(jnp.zeros((2, 4)))
+        >>> bool(jnp.allclose(proposal.log_prob(jnp.array(3), jnp.array(0)), -jnp.log(4.0)))
+        True
+    """
 
     table: Float[Array, "num_x num_z"]
 
@@ -59,6 +70,11 @@ class PoissonTarget(AbstractModel):
     """A Poisson whose mass below `cut` is replaced by e^log_epsilon per state (section 5.1 of the paper).
 
     It is unnormalised by what was removed, and has no data: x is ignored.
+
+    Example:
+        >>> target = relbo.models.toy.PoissonTarget(jnp.log(10.0))
+        >>> float(target.log_joint(jnp.zeros(()), jnp.array(2)))  # below the cut
+        -100.0
     """
 
     log_rate: Float[Array, ""]
@@ -84,7 +100,12 @@ class PoissonTarget(AbstractModel):
 
 
 class PoissonProposal(AbstractProposal):
-    """Poisson(e^phi); x is ignored."""
+    """Poisson(e^phi); x is ignored.
+
+    Example:
+        >>> relbo.models.toy.PoissonProposal(jnp.log(3.0)).sample(key, jnp.zeros(())).shape
+        ()
+    """
 
     phi: Float[Array, ""]
 

@@ -55,6 +55,17 @@ def ResampledELBO(  # noqa: N802
         throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from the
             guide, and `relbo.numpyro.SVI.run` warns if more than 1% do.
         **settings: `num_shared` and `plate` of `EstimatorELBO`.
+
+    Example:
+        >>> def model(x):
+        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
+        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
+        >>> def guide(x):
+        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
+        >>> svi = relbo.numpyro.SVI(model, guide, numpyro.optim.Adam(0.1), relbo.numpyro.ResampledELBO(2, rate=0.5))
+        >>> result = svi.run(key, 20, 1.0, progress_bar=False)
+        >>> result.losses.shape
+        (20,)
     """
     require(is_int(num_samples, at_least=2), "ResampledELBO: num_samples", "an integer >= 2", num_samples)
     wait = WARMUP if warmup is None and not isinstance(threshold, AbstractThreshold) else warmup
@@ -85,15 +96,37 @@ def _proposals_for(num_samples: int, threshold: AbstractThreshold) -> int:
 
 
 def RLOO(num_samples: int = 2, **settings: Any) -> EstimatorELBO:  # noqa: N802
-    """The ELBO by score functions with a leave-one-out baseline over K draws of each row."""
+    """The ELBO by score functions with a leave-one-out baseline over K draws of each row.
+
+    Example:
+        >>> def model(x):
+        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
+        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
+        >>> def guide(x):
+        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
+        >>> svi = relbo.numpyro.SVI(model, guide, numpyro.optim.Adam(0.1), relbo.numpyro.RLOO(4))
+        >>> result = svi.run(key, 20, 1.0, progress_bar=False)
+        >>> result.losses.shape
+        (20,)
+    """
     return EstimatorELBO(estimators.RLOO(num_samples), **settings)
 
 
 def VIMCO(num_samples: int = 5, **settings: Any) -> EstimatorELBO:  # noqa: N802
-    """The K-sample importance-weighted bound of each row, with VIMCO's control variate."""
+    """The K-sample importance-weighted bound of each row, with VIMCO's control variate.
+
+    Example:
+        >>> relbo.numpyro.VIMCO(5).estimator.num_samples
+        5
+    """
     return EstimatorELBO(estimators.VIMCO(num_samples), **settings)
 
 
 def RWS(num_samples: int = 5, **settings: Any) -> EstimatorELBO:  # noqa: N802
-    """Reweighted wake-sleep: the K-sample bound for the model, the wake update for the guide."""
+    """Reweighted wake-sleep: the K-sample bound for the model, the wake update for the guide.
+
+    Example:
+        >>> relbo.numpyro.RWS(5).estimator.num_samples
+        5
+    """
     return EstimatorELBO(estimators.RWS(num_samples), **settings)

@@ -49,6 +49,10 @@ class EstimatorELBO(ELBO):
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
             of the guide share.
         without_path: takes the place of an estimator that goes along the path of the draws, for programs without one.
+
+    Example:
+        >>> relbo.numpyro.EstimatorELBO(relbo.NVIL(2)).estimator.num_samples
+        2
     """
 
     can_infer_discrete = True

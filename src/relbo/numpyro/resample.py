@@ -63,6 +63,16 @@ def resample(
 
     Returns:
         A `Posterior`, with the values of the program's sites in `samples`.
+
+    Example:
+        >>> def model(x):
+        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
+        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
+        >>> def guide(x):
+        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
+        >>> draws = relbo.numpyro.resample(key, model, guide, {"logit": jnp.array(0.0)}, 1.0, rate=0.5, num_samples=50)
+        >>> draws.samples["z"].shape
+        (50,)
     """
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}

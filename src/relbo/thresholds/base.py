@@ -17,7 +17,14 @@ State = TypeVar("State")
 
 
 class Reading(NamedTuple):
-    """What a threshold says about the rows of a batch."""
+    """What a threshold says about the rows of a batch.
+
+    Example:
+        >>> threshold = relbo.Fixed(1.0)
+        >>> reading = threshold.read(threshold.init(num_data=4), jnp.arange(2))
+        >>> reading.t.tolist(), reading.due.tolist()
+        ([1.0, 1.0], [False, False])
+    """
 
     t: Float[Array, " b"]
     """T of each row, in nats."""
@@ -35,6 +42,11 @@ class AbstractThreshold(eqx.Module, Generic[State]):
     A step reads T, solves it from fresh draws for the rows that are due, and afterwards hands over the log weights of
     its first proposals, which are iid from q whatever happened to them. So T never depends on the draws of its own
     step.
+
+    Example:
+        >>> log_w = jax.random.normal(key, (4, 1_000))
+        >>> for threshold in (relbo.Fixed(1.0), relbo.Rate(0.5), relbo.Quantile(0.9)):
+        ...     assert threshold.solve(log_w, relbo.Soft()).shape == (4,)
     """
 
     @property
@@ -79,7 +91,15 @@ def look_up(
     index: Int[Array, " b"],
     acceptance: AbstractAcceptance,
 ) -> Reading:
-    """T of the rows of a batch, solved from fresh draws where due; nothing is drawn where nothing is due."""
+    """T of the rows of a batch, solved from fresh draws where due; nothing is drawn where nothing is due.
+
+    Example:
+        >>> threshold = relbo.Rate(0.5)
+        >>> state = threshold.init(num_data=4)
+        >>> reading = relbo.thresholds.look_up(threshold, key, view, state, jnp.arange(4), relbo.Soft())
+        >>> bool(jnp.all(jnp.isfinite(reading.t)))
+        True
+    """
     reading = threshold.read(state, index)
     if threshold.fresh_draws == 0:
         return reading

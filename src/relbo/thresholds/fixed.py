@@ -14,7 +14,12 @@ from relbo.types import Number, Schedule
 
 
 class FixedState(NamedTuple):
-    """Nothing to remember but the size of the dataset and the step."""
+    """Nothing to remember but the size of the dataset and the step.
+
+    Example:
+        >>> int(relbo.Fixed(3.0).init(num_data=4).num_data)
+        4
+    """
 
     num_data: Int[Array, ""]
     step: Int[Array, ""]
@@ -26,6 +31,10 @@ class Fixed(AbstractThreshold[FixedState]):
     Args:
         value: T, a real number or +inf, or a schedule of it.
         warmup: steps with T = +inf before.
+
+    Example:
+        >>> relbo.VRS(2, threshold=relbo.Fixed(3.0)).num_samples
+        2
     """
 
     value: Number | Schedule

@@ -32,7 +32,12 @@ from relbo.thresholds.base import Reading
 
 
 class Gains(eqx.Module):
-    """How fast thresholds that are followed online move; the defaults hold on every model that was tried."""
+    """How fast thresholds that are followed online move; the defaults hold on every model that was tried.
+
+    Example:
+        >>> relbo.Rate(0.5, gains=relbo.Gains(floor=0.01)).gains.floor
+        0.01
+    """
 
     floor: float = 0.002
     """Least Robbins-Monro step: what has moved is forgotten after 1 / floor visits."""
@@ -56,7 +61,12 @@ class Gains(eqx.Module):
 
 
 class FollowState(NamedTuple):
-    """Thresholds of all rows, and what is known about their log weights."""
+    """Thresholds of all rows, and what is known about their log weights.
+
+    Example:
+        >>> relbo.Rate(0.5).init(num_data=4).value.shape
+        (4,)
+    """
 
     value: Float[Array, " n"]
     """T of each row as of its last visit, less `lead` times s; NaN if it is to be solved for."""

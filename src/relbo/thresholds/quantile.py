@@ -15,7 +15,12 @@ from relbo.types import Number, Schedule
 
 
 class QuantileState(NamedTuple):
-    """Thresholds of all rows."""
+    """Thresholds of all rows.
+
+    Example:
+        >>> relbo.Quantile(0.9).init(num_data=4).value.tolist()
+        [inf, inf, inf, inf]
+    """
 
     value: Float[Array, " n"]
     """T of each row; +inf before its first refresh."""
@@ -45,6 +50,12 @@ class Quantile(AbstractThreshold[Any]):
         every: steps between refreshes; the paper takes 100,000. None follows online.
         warmup: steps with T = +inf before the first refresh; by default `every`, as in the paper, and 0 online.
         gains: how fast T follows online.
+
+    Example:
+        >>> log_w = jax.random.normal(key, (4, 1_000))
+        >>> t = relbo.Quantile(0.9).solve(log_w, relbo.Soft())
+        >>> bool(jnp.all(jnp.abs(t - 1.28) < 0.3))  # the 0.9 quantile of a standard normal
+        True
     """
 
     gamma: Number | Schedule = 0.9

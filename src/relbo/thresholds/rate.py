@@ -27,6 +27,12 @@ class Rate(AbstractThreshold[FollowState]):
         num_draws: draws from q behind each T that is solved for.
         warmup: steps with T = +inf before.
         gains: how fast T follows.
+
+    Example:
+        >>> log_w = jax.random.normal(key, (4, 1_000))
+        >>> t = relbo.Rate(0.5).solve(log_w, relbo.Soft())
+        >>> bool(jnp.allclose(jnp.mean(jax.nn.sigmoid(log_w + t[:, None]), axis=1), 0.5, atol=1e-3))
+        True
     """
 
     rate: Number | Schedule = 0.5
@@ -92,6 +98,11 @@ def solve_rate(
     The mean grows with T, and T lies between level(rate) - max log w and level(rate) - min log w. Impossible draws
     count as never accepted; if they leave less than `rate`, the T that accepts all others is returned: +inf if there
     are none.
+
+    Example:
+        >>> log_w = jax.random.normal(key, (4, 1_000))
+        >>> relbo.thresholds.solve_rate(log_w, jnp.array(0.5), relbo.Soft()).shape
+        (4,)
     """
     possible = jnp.isfinite(log_w)
     low = acceptance.level(rate) - jnp.max(jnp.where(possible, log_w, -jnp.inf), axis=-1)

@@ -25,6 +25,10 @@ def parse(text: str, **settings: Any) -> AbstractThreshold:
     Args:
         text: the words.
         **settings: `num_draws`, `every`, `warmup`, where the threshold has them.
+
+    Example:
+        >>> relbo.thresholds.parse("quantile:0.9").gamma
+        0.9
     """
     kind, _, number = text.strip().lower().partition(":")
     makers: dict[str, tuple[Callable[..., AbstractThreshold], tuple[str, ...]]] = {
@@ -54,6 +58,10 @@ def as_threshold(
         rate: the short form, `Rate(rate)`.
         default: what is meant if neither is given.
         **settings: for words and for `rate`: `num_draws`, `every`, `warmup`.
+
+    Example:
+        >>> relbo.thresholds.as_threshold("rate:0.5", None).rate, relbo.thresholds.as_threshold(3.0, None)
+        (0.5, Fixed(value=3.0))
     """
     both = threshold is not None and rate is not None
     require(not both, "the threshold", "set by threshold= or by rate=, not by both", (threshold, rate))

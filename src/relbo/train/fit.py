@@ -33,7 +33,13 @@ from relbo.types import Pair
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What training gives."""
+    """What training gives.
+
+    Example:
+        >>> result = relbo.fit(pair, relbo.RLOO(2), x, num_epochs=1, batch_size=2)
+        >>> result.stopped
+        'finished'
+    """
 
     pair: Pair
     """Parameters after the last step."""
@@ -142,6 +148,11 @@ def fit(
         ValueError: a setting is wrong, or `out` is not ours to write; nothing was written.
         TrainingError: the bound or a gradient is not finite, or has lost all scale.
         OSError: a file cannot be written; the message names the checkpoint that is whole.
+
+    Example:
+        >>> result = relbo.fit(pair, relbo.RLOO(2), x, num_epochs=2, batch_size=2)
+        >>> type(result.pair).__name__
+        'Pair'
     """
     checked_pair(pair, "fit: pair")
     checked_estimator(estimator, "fit: estimator")

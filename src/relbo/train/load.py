@@ -18,7 +18,15 @@ from relbo.types import Pair
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """What a run directory holds."""
+    """What a run directory holds.
+
+    Example:
+        >>> import tempfile
+        >>> place = tempfile.mkdtemp() + "/run"
+        >>> result = relbo.fit(pair, relbo.RLOO(2), x, num_epochs=2, batch_size=2, out=place)
+        >>> relbo.load(place, pair).step
+        4
+    """
 
     path: Path
     pair: Pair
