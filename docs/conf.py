@@ -36,6 +36,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
 
+toc_object_entries = False  # headings name them already
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -53,11 +54,14 @@ html_css_files = ["relbo.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
+# where nobody has chosen, the page follows the reader's system: light or dark
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "show_toc_level": 2,
     "home_page_in_toc": True,
+    "navbar_persistent": [],  # the search field is in the side bar
     "pygments_light_style": "a11y-light",
     "pygments_dark_style": "a11y-dark",
 }

@@ -54,7 +54,17 @@ def process(app, what, name, obj, options, lines):
     lines[:] = convert(lines)
 
 
+def shorten(app, what, name, obj, options, signature, returns):
+    """Sphinx's event: arrays by the name that everybody knows them by."""
+
+    def short(text):
+        return re.sub(r"(jax\.)?jaxlib\._jax\.|jaxtyping\.|collections\.abc\.|typing\.", "", text) if text else text
+
+    return short(signature), short(returns)
+
+
 def setup(app):
     """Before napoleon, which listens at the usual priority."""
     app.connect("autodoc-process-docstring", process, priority=400)
+    app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
