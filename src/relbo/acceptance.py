@@ -23,6 +23,9 @@ from jaxtyping import Array, Float
 from relbo._check import is_number, require
 from relbo.types import Number
 
+LEAST_ABOVE_FLOOR = 1e-6
+"""Acceptance beyond the floor at which a target at or below the floor is taken to be met."""
+
 
 class AbstractAcceptance(eqx.Module):
     """A log acceptance probability g(u) <= 0, non-decreasing in u, with slope in [0, 1].
@@ -150,9 +153,12 @@ class Soft(AbstractAcceptance):
         return rho * plain + rho * (1 - rho) * slope**2
 
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
-        """The u at which a = rate, from rate^-s = 1 + e^{-s u} above the floor; -inf for less than the floor."""
+        """The u at which a = rate, from rate^-s = 1 + e^{-s u} above the floor; a finite one at or below the floor."""
         sharpness, floor = self._settings(rate.dtype)
-        exponent = -sharpness * jnp.log(jnp.maximum(rate - floor, 0) / (1 - floor))
+        # T = -inf would make u = -inf, which stands for an impossible z
+        share = (rate - floor) / (1 - floor)
+        share = jnp.where(floor > 0, jnp.maximum(share, LEAST_ABOVE_FLOOR), share)
+        exponent = -sharpness * jnp.log(share)
         return -(exponent + jnp.log(-jnp.expm1(-exponent))) / sharpness  # log(e^exponent - 1), which cannot overflow
 
 

@@ -11,8 +11,9 @@ grad_theta = E_r[grad log p] + Cov_r(A, (1 - a) grad log p). The paper's Theorem
 Every row evaluates N proposals and uses all K that are accepted; only a row with fewer than S goes on, to exactly S
 (`relbo.rejection`). Given K the draws are iid from r, so both covariances are unbiased for every K >= S >= 2. The
 bound in `Info` is mean A plus an estimate of log Z_R from the counts (`bounds.log_z_unbiased`): unbiased for the
-R-ELBO too. A row that runs out of proposals takes the step at T = +inf, that is RLOO on fresh draws: then all of this
-is unbiased for a mixture of the R-ELBO and the ELBO.
+R-ELBO too. A row that runs out of proposals takes the step at T = +inf, that is RLOO on fresh draws: then the gradients
+are unbiased for a mixture of the R-ELBO and the ELBO, and the bound in `Info` errs upwards, by the more the more rows
+run out: log Z_R then rests on the rows that did not.
 
 Reference:
     Grover et al. (2018), "Variational Rejection Sampling", Theorem 2, https://arxiv.org/abs/1804.01712.

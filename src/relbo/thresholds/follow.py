@@ -15,9 +15,12 @@ Robbins-Monro step that decays as 1 / visits.
 
 A *stranger* is a row whose past is no guide: D exceeds a quarter of s^2, or too few rows have been visited twice to
 tell. Its T is solved for on fresh draws at each visit. So it is for rows whose model improves fast, for minibatches and
-draws of shared latents that move log w as a whole, and for batches whose rows are other datapoints every time. The
-error that all T have in common, followed or solved for, `lead` takes away: a Robbins-Monro step for all rows together,
-in units of each row's s.
+draws of shared latents that move log w as a whole, and for batches whose rows are other datapoints every time. So it
+is, once, for a row whose target has moved away under a schedule. The error that all T have in common, followed or
+solved for, `lead` takes away: a Robbins-Monro step for all rows together, in units of each row's s.
+
+Nothing winds up: T stops rising where all possible proposals are accepted anyway, and one proposal that is far worse
+than all before it, or a visit with a wild spread, moves s by a bounded factor.
 """
 
 from collections.abc import Callable
@@ -29,6 +32,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from relbo._check import checked_rows, is_int, is_number, require
 from relbo.thresholds.base import Reading
+
+ENOUGH = 12.0
+"""u at which all but six in a million are accepted: T does not rise where all possible proposals are there."""
+TOO_HIGH = 5.0
+"""Level of u, with 2.4 standard deviations on top, above which T is no longer steered but solved for."""
 
 
 class Gains(eqx.Module):
@@ -53,9 +61,13 @@ class Gains(eqx.Module):
     """Standard errors by which levels have to move more than nothing to be taken to move."""
     lead: float = 0.2
     """Greatest step of what is common to all rows."""
+    retarget: float = 0.25
+    """A target whose logit has moved this far under a schedule makes T be solved for anew."""
+    outlier: float = 20.0
+    """Greatest factor by which one visit may exceed the variance of log w that was known before."""
 
     def __check_init__(self) -> None:
-        for name in ("floor", "memory", "own", "fewest", "stranger", "chance", "lead"):
+        for name in ("floor", "memory", "own", "fewest", "stranger", "chance", "lead", "retarget", "outlier"):
             value = getattr(self, name)
             require(is_number(value, above=0), f"Gains: {name}", "a finite number > 0", value)
 
@@ -82,6 +94,8 @@ class FollowState(NamedTuple):
     """Visits of each row since T was solved for; 0 before the first."""
     visited: Int[Array, " n"]
     """Step of each row's last visit."""
+    target: Float[Array, " n"]
+    """The share for which each row's T was solved."""
     lead: Float[Array, ""]
     """What is added to the T of every row, followed or solved for, in units of its s."""
     spread: Float[Array, ""]
@@ -109,6 +123,7 @@ def start(num_data: int) -> FollowState:
         variance=jnp.ones(num_data),
         visits=jnp.zeros(num_data, jnp.int32),
         visited=jnp.zeros(num_data, jnp.int32),
+        target=jnp.full(num_data, 0.5),
         lead=jnp.zeros(()),
         spread=jnp.ones(()),
         drift=jnp.zeros(()),
@@ -126,15 +141,24 @@ def moves_by(state: FollowState, gains: Gains) -> Float[Array, ""]:
     return jnp.maximum(state.drift - gains.chance * error, 0)
 
 
-def read(state: FollowState, index: Int[Array, " b"], gains: Gains, *, rejects: Array | bool) -> Reading:
-    """T of the rows, or +inf as long as nothing is to be rejected; new rows and strangers are due."""
+def read(
+    state: FollowState,
+    index: Int[Array, " b"],
+    gains: Gains,
+    *,
+    target: Float[Array, ""],
+    rejects: Array | bool,
+) -> Reading:
+    """T of the rows, or +inf as long as nothing is to be rejected; new rows, strangers and old targets are due."""
     index = checked_rows(index, state.value.shape[0])
     strangers = (state.num_again < gains.fewest) | (moves_by(state, gains) > gains.stranger)
     value = state.value[index]
+    target = target.astype(state.target.dtype)
+    moved = jnp.abs(_logit(target) - _logit(state.target[index])) > gains.retarget
     correction = state.lead * jnp.sqrt(_variance(state, index))
     return Reading(
         t=jnp.where(rejects, value + correction, jnp.inf),
-        due=rejects & (jnp.isnan(value) | strangers),
+        due=rejects & (jnp.isnan(value) | strangers | moved),
         age=state.step - state.visited[index],
         correction=correction,
     )
@@ -166,13 +190,15 @@ def update(
         rejects: whether the step rejected anything, or had T = +inf; nothing is learned then.
     """
     log_w = log_w.astype(t.dtype)
-    reading = read(state, index, gains, rejects=rejects)
+    reading = read(state, index, gains, target=target, rejects=rejects)
     size, count, mean, seen_variance = _moments(log_w)
     seen = count > 0
     known = seen & (state.visits[index] > 0)
-    before = jnp.where(reading.due, t, reading.t)  # of a row that ran out, what made it run out
+    before = jnp.where(reading.due, t, reading.t)  # of a row that ran out, what made it run out, if that is known
+    ran_out = rejects & jnp.isposinf(t)
     variance = _variance(state, index)
     spread = jnp.sqrt(variance)
+    seen_variance = jnp.minimum(seen_variance, gains.outlier * variance)
 
     # the level, and how far it moved
     drift = moves_by(state, gains) * variance
@@ -187,12 +213,20 @@ def update(
     # towards the target
     slope = target * (1 - target) * jnp.minimum(2 / spread, 1)
     u = jnp.where(jnp.isneginf(log_w), -jnp.inf, log_w + before[:, None])
-    # a visit without any possible proposal counts as well: without it the share would be biased
-    error = jnp.where(jnp.isfinite(before), (jnp.mean(share(u), axis=-1) - target) / slope, 0)
+    # a visit without any possible proposal counts as well: without it the share would be biased. A row that ran out
+    # at a T that was solved for, which the fallback has hidden, had next to no share, unless T = +inf was the solution:
+    # then there are impossible proposals.
+    no_share = ran_out & reading.due & (count == size)
+    shares = jnp.where(no_share, 0, jnp.mean(share(u), axis=-1))
+    error = jnp.where(jnp.isfinite(before) | no_share, (shares - target) / slope, 0)
+    is_high = jnp.min(jnp.where(jnp.isneginf(log_w), jnp.inf, log_w + before[:, None]), axis=-1) > ENOUGH
+    error = jnp.where(is_high & seen & ~ran_out, jnp.maximum(error, 0), error)
     gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
+    # rows that are in every batch correct themselves as often as all rows together could
+    weight = jnp.where(reading.due, 1, 1 - index.shape[0] / state.value.shape[0])
     common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
-    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(error / spread), -3, 3)
+    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(weight * error / spread), -3, 3)
 
     # what rows have in common, and their own variance
     memory = jnp.maximum(gains.memory, 10.0 * index.shape[0])
@@ -201,8 +235,12 @@ def update(
     freedom = (count - 1).clip(0)
     trust = freedom / (4 + jnp.minimum(state.visits[index].astype(t.dtype) + 1, gains.own) * freedom)
     new_variance = jnp.maximum(variance + trust * (seen_variance - variance), 1)
-    new = jnp.where(reading.due, before, before - change) - lead * jnp.sqrt(new_variance)
-    new = jnp.where(rejects & jnp.isposinf(t), jnp.nan, new)
+    # what the lead has learned serves this row as well: without that it would have nothing to stop at where every
+    # row is in every batch
+    new = jnp.where(reading.due, before, before - jnp.where(ran_out, surprise - spread, change))
+    # far above what any share but 1 needs: only a fresh solution brings it back in time
+    is_lost = (ran_out & reading.due) | (~ran_out & (error > 0) & (level + before > TOO_HIGH + 2.4 * spread))
+    new = jnp.where(is_lost, jnp.nan, new - state.lead * jnp.sqrt(new_variance))
     relative = excess / variance
     following = FollowState(
         value=state.value.at[index].set(new),
@@ -212,6 +250,9 @@ def update(
         variance=state.variance.at[index].set(new_variance),
         visits=state.visits.at[index].set(jnp.where(reading.due, 1, state.visits[index] + 1)),
         visited=state.visited.at[index].set(state.step),
+        target=state.target.at[index].set(
+            jnp.where(reading.due, target.astype(state.target.dtype), state.target[index])
+        ),
         lead=lead,
         spread=state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread),
         drift=state.drift + by_again * (_mean(relative, known) - state.drift),
@@ -222,6 +263,10 @@ def update(
     )
     kept = [jnp.where(rejects, new, old) for new, old in zip(following, state, strict=True)]
     return FollowState(*kept)._replace(step=state.step + 1)
+
+
+def _logit(share: Array) -> Array:
+    return jnp.log(share) - jnp.log1p(-share)
 
 
 def _variance(state: FollowState, index: Int[Array, " b"]) -> Float[Array, " b"]:

@@ -86,7 +86,8 @@ class Quantile(AbstractThreshold[Any]):
     def read(self, state: Any, index: Int[Array, " b"]) -> Reading:
         """T of the rows; those not visited since the last common refresh are due."""
         if self.every is None:
-            return follow.read(state, index, self.gains, rejects=self._rejects(state.step))
+            gamma = setting_at(self.gamma, state.step, "Quantile: gamma")
+            return follow.read(state, index, self.gains, target=gamma, rejects=self._rejects(state.step))
         index = checked_rows(index, state.value.shape[0])
         refreshed = state.refreshed[index]
         return Reading(

@@ -55,7 +55,7 @@ class Rate(AbstractThreshold[FollowState]):
 
     def read(self, state: FollowState, index: Int[Array, " b"]) -> Reading:
         """T of the rows; new ones and strangers are due."""
-        return follow.read(state, index, self.gains, rejects=self._rejects(state.step))
+        return follow.read(state, index, self.gains, target=self._target(state.step), rejects=self._rejects(state.step))
 
     def update(
         self,
@@ -66,14 +66,13 @@ class Rate(AbstractThreshold[FollowState]):
         acceptance: AbstractAcceptance,
     ) -> FollowState:
         """One step of each visited row towards its target."""
-        target = jnp.minimum(setting_at(self.rate, state.step, "Rate: rate"), ALMOST_ALL)
         return follow.update(
             state,
             index,
             t,
             log_w,
             self.gains,
-            target=target.astype(t.dtype),
+            target=self._target(state.step).astype(t.dtype),
             share=lambda u: jnp.exp(acceptance.log_prob(u)),
             fresh_draws=self.fresh_draws,
             rejects=self._rejects(state.step),
@@ -84,6 +83,9 @@ class Rate(AbstractThreshold[FollowState]):
     ) -> Float[Array, " b"]:
         """T at which the mean acceptance over each row's draws is the target."""
         return solve_rate(log_w, setting_at(self.rate, step, "Rate: rate").astype(log_w.dtype), acceptance)
+
+    def _target(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.minimum(setting_at(self.rate, step, "Rate: rate"), ALMOST_ALL)
 
     def _rejects(self, step: Int[Array, ""]) -> Array:
         is_warm = step >= self.warmup
