@@ -65,7 +65,7 @@ def groups(num_groups: int = 85, size: int = 10) -> Program:
             mean = numpyro.sample("mean", dist.Normal(centre, spread))
             numpyro.sample("y", dist.Normal(mean[:, None], noise).to_event(1), obs=y)
 
-    return Program(model, AutoNormal(model), (y,), 0.01, 3_000)
+    return Program(model, AutoNormal(model), (y,), 0.05, 3_000)
 
 
 def regression(num_rows: int = 100, num_features: int = 17) -> Program:

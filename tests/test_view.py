@@ -11,11 +11,12 @@ from helpers import Impossible, assert_trees_close, assert_trees_equal, small_ba
 
 import relbo
 from relbo import rejection
+from relbo.lanes import Places
 from relbo.models.base import AbstractReparameterizedProposal
 from relbo.models.toy import TableProposal
 from relbo.streams import split_streams, stream_keys
 from relbo.types import Weights
-from relbo.view import BatchView, Needs, Places, Proposals, RowView, num_features, offers, view_of
+from relbo.view import BatchView, Needs, Proposals, RowView, num_features, offers, view_of
 
 
 class Together(relbo.AbstractBatchPair):

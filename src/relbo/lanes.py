@@ -7,7 +7,7 @@ lie side by side, so that counting acceptances row by row is a difference of run
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 SHARES, NARROWEST = (16, 4), 8
 """Rounds are 1/16 or 1/4 of S draws per row wide, and at least 8: each further width costs seconds of compilation."""
@@ -34,6 +34,14 @@ class Lanes(NamedTuple):
         """Lanes that somebody asked for."""
         lane = jnp.arange(self.row.size, dtype=jnp.int32)
         return (lane >= self.start[self.row]) & (lane < (self.start + self.served)[self.row])
+
+
+class Places(NamedTuple):
+    """Draws by where they stand in their rows' streams, for gradients that go through their noise."""
+
+    key: PRNGKeyArray
+    """The stream of proposals."""
+    position: Int[Array, "b k"]
 
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:

@@ -27,10 +27,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 from relbo._check import is_int, refuse_if, require
 from relbo._tree import is_finite
 from relbo.acceptance import AbstractAcceptance, log_odds_of
-from relbo.lanes import place_of, running_sum
+from relbo.lanes import Places, place_of, running_sum
 from relbo.streams import Streams, grid, log_uniform, stream_words
 from relbo.types import Draws, LogProbs, Weights
-from relbo.view import AbstractView, Places, Proposals
+from relbo.view import AbstractView, Proposals
 
 
 class Accepted(NamedTuple):
@@ -135,7 +135,7 @@ def sample(
 
     in_first = is_accepted(*grid(num_rows, budget), first.log_probs, t)
     num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)
-    next_round = view.rounds(streams.propose, num_samples, widths)
+    next_round = view.rounds(streams.propose, view.late_width(num_samples, budget), widths)
     slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
 
     def limit(late: _Late) -> Int[Array, " b"]:
@@ -267,7 +267,7 @@ def accepted_draws(
         late = jnp.arange(accepted.used.shape[1]) >= num_proposals
         todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
         places = Places(streams.propose, accepted.position) if along_path else accepted.z
-        return view.gradient(places, weights, todo, kept, num_samples)
+        return view.gradient(places, weights, todo, kept, view.late_width(num_samples, num_proposals))
 
     return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)
 

@@ -24,7 +24,7 @@ from relbo._tree import flat as flat
 from relbo._tree import freeze as freeze
 from relbo._tree import sum_in_blocks, tree_add
 from relbo.acceptance import log_odds_of
-from relbo.lanes import BLOCKS, Lanes, columns, distinct, missing_places, widths_for
+from relbo.lanes import BLOCKS, Lanes, Places, columns, distinct, missing_places, widths_for
 from relbo.models.base import AbstractBatchPair
 from relbo.needs import Needs as Needs
 from relbo.needs import check_needs as check_needs
@@ -41,14 +41,6 @@ class Proposals(NamedTuple):
 
     z: PyTree[Shaped[Array, "..."]]
     log_probs: LogProbs
-
-
-class Places(NamedTuple):
-    """Draws by where they stand in their rows' streams, for gradients that go through their noise."""
-
-    key: PRNGKeyArray
-    """The stream of proposals."""
-    position: Int[Array, "b k"]
 
 
 Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
@@ -75,12 +67,16 @@ class AbstractView(eqx.Module):
         """Log p and log q of k draws for each row, (b, k), differentiable in the pair and in z."""
 
     @abc.abstractmethod
+    def late_width(self, num_samples: int, budget: int) -> int:
+        """Draws per row that a late round, or a block of their gradient, is laid out for, if S of N were wanted."""
+
+    @abc.abstractmethod
     def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Late rounds of the sampler; what x alone decides is computed once.
 
         Args:
             key: the stream of proposals.
-            num_samples: S, accepted draws per row.
+            num_samples: draws per row that a round is laid out for.
             widths: round widths, narrowest first; by default chosen for the batch. They change no draw.
         """
 
@@ -169,6 +165,10 @@ class RowView(AbstractView):
     def log_densities(self, z: PyTree) -> LogProbs:
         """Log p and log q, one x and one z at a time."""
         return self.each(lambda pair, x, one: _checked(pair.model.log_joint(x, one), pair.proposal.log_prob(one, x)), z)
+
+    def late_width(self, num_samples: int, budget: int) -> int:
+        """S: only what is missing is evaluated."""
+        return num_samples
 
     def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Rounds that evaluate the missing places, one of a few fixed widths at a time."""
@@ -269,6 +269,10 @@ class BatchView(AbstractView):
     def log_densities(self, z: PyTree) -> LogProbs:
         """Log p and log q by one run of the program."""
         return LogProbs(*self.pair.log_densities(self.x, z))
+
+    def late_width(self, num_samples: int, budget: int) -> int:
+        """Half the first round: of many rows some miss draws, and a further round costs more than wider columns."""
+        return max(num_samples, budget // 2)
 
     def rounds(self, key: PRNGKeyArray, num_samples: int, widths: tuple[int, ...] | None = None) -> Round:
         """Rounds that evaluate whole columns: finished rows are proposed to as well."""

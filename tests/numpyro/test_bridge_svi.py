@@ -44,7 +44,7 @@ def test_training_raises_the_bound_with_numpyros_own_svi():
 
 @pytest.mark.slow
 def test_thresholds_survive_run_update_and_a_restored_state():
-    loss = ResampledELBO(rate=0.5, num_samples=2, num_draws=20)
+    loss = ResampledELBO(rate=0.5, num_samples=2, num_draws=20, warmup=0)
     svi = make_svi(loss)
     start = svi.init(jax.random.key(0), programs.X, subsample_size=2)
     assert thresholds(start).value.shape == (programs.NUM_ROWS,) and jnp.all(jnp.isnan(thresholds(start).value))
@@ -68,7 +68,7 @@ def test_thresholds_survive_run_update_and_a_restored_state():
 
 @pytest.mark.slow
 def test_the_quantile_is_plain_until_its_first_refresh():
-    svi = make_svi(ResampledELBO(2, threshold="quantile:0.5", num_draws=20, every=2))
+    svi = make_svi(ResampledELBO(2, threshold="quantile:0.5", num_draws=20, every=2, warmup=2))
     state = svi.init(jax.random.key(0), programs.X)
     update = programs.quick(lambda state: svi.update(state, programs.X)[0])
     state = update(update(state))
@@ -78,7 +78,7 @@ def test_the_quantile_is_plain_until_its_first_refresh():
 
 @pytest.mark.slow
 def test_evaluate_uses_the_thresholds_of_the_state_and_plain_svi_solves_its_own():
-    loss = ResampledELBO(rate=0.3, num_samples=50, num_draws=200)
+    loss = ResampledELBO(rate=0.3, num_samples=50, num_draws=200, warmup=0)
     ours, plain = make_svi(loss), make_svi(loss, numpyro.infer.SVI)
     state = programs.quick(lambda s: ours.update(s, programs.X)[0])(ours.init(jax.random.key(0), programs.X))
     plain.init(jax.random.key(0), programs.X)
@@ -142,7 +142,9 @@ def test_plain_svi_says_once_that_it_forgets_thresholds(caplog):
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, AutoBNAFNormal])
 def test_autoguides_train(kind):
     guide = kind(regression)
-    svi = SVI(regression, guide, numpyro.optim.Adam(0.01), ResampledELBO(rate=0.5, num_samples=4, num_draws=20))
+    svi = SVI(
+        regression, guide, numpyro.optim.Adam(0.01), ResampledELBO(rate=0.5, num_samples=4, num_draws=20, warmup=0)
+    )
     result = run(svi, 100, REGRESSORS, RESPONSES)
     assert jnp.all(jnp.isfinite(result.losses))
     assert jnp.mean(result.losses[-20:]) < jnp.mean(result.losses[:20])
