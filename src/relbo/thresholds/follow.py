@@ -224,7 +224,7 @@ def update(
     gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
     # rows that are in every batch correct themselves as often as all rows together could
-    weight = jnp.where(reading.due, 1, 1 - index.shape[0] / state.value.shape[0])
+    weight = jnp.where(reading.due, 1, max(1 - index.shape[0] / state.value.shape[0], 0))
     common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
     lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(weight * error / spread), -3, 3)
 
