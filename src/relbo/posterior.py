@@ -233,7 +233,7 @@ def posterior(
     """
     checked_key(key, "posterior: key")
     checked_pair(pair, "posterior: pair")
-    check("posterior: ", num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds)
+    check(num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds)
     is_known = acceptance is None or isinstance(acceptance, AbstractAcceptance)
     require(is_known, "posterior: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)

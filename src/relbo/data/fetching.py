@@ -18,7 +18,7 @@ TIMEOUT = 30
 
 def fetch(
     name: str,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     *,
     base_urls: Sequence[str] | None = None,
     force: bool = False,
@@ -52,7 +52,7 @@ def fetch(
 
 def fetch_source(
     source: Source,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     *,
     base_urls: Sequence[str] | None = None,
     force: bool = False,

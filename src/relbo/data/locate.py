@@ -15,10 +15,10 @@ def cache_dir() -> Path:
     return Path(pooch.os_cache("relbo"))
 
 
-def places(data_dir: Path | None = None) -> list[Path]:
+def places(data_dir: Path | str | None = None) -> list[Path]:
     """Where files are looked for: in the explicit directory alone, or else in `$RELBO_DATA`, then in the cache."""
     if data_dir is not None:
-        return [data_dir.expanduser()]
+        return [Path(data_dir).expanduser()]
     variable = os.environ.get(VARIABLE)
     return [*([Path(variable).expanduser()] if variable else []), cache_dir()]
 

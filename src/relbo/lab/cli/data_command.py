@@ -7,11 +7,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from relbo.data import SOURCES, Dataset, fetching, independent_nats, load, loading
+from relbo.data import SOURCES, Dataset, fetching, independent_nats, load, loading, locate
 from relbo.data.dataset import SPLITS
 
 _DATA_DIR = typer.Option(
-    None, "--data-dir", help="Directory to use before `$RELBO_DATA` and the per-user cache.", show_default=False
+    None, "--data-dir", help="Directory to use instead of `$RELBO_DATA` and the per-user cache.", show_default=False
 )
 
 _LIST_HELP = """List the named datasets and where their files are.
@@ -64,9 +64,10 @@ def register(app: typer.Typer) -> None:
 
 def list_data(data_dir: Path | None = _DATA_DIR) -> None:
     """Prints the table of named datasets."""
+    place = locate.checked(data_dir)
     table = _table("name", "kind", "image", "train/valid/test", "file")
     for source in SOURCES.values():
-        path = loading.present(source, data_dir)
+        path = loading.present(source, place)
         if source is loading.DIGITS:
             where = "in the package"
         elif path is None:
