@@ -84,27 +84,29 @@ def test_the_logger_that_orbax_writes_to_is_left_as_it_was(tmp_path):
 
 
 def test_no_flipped_bit_is_believed(tmp_path):
-    """100 single bits, drawn from those of all files: the checkpoint is refused, or gives what was saved."""
+    """60 single bits, drawn from those of all files: the checkpoint is refused, or gives what was saved."""
     checkpoints = Checkpoints(tmp_path, "run")
-    checkpoints.save(1, {"part": tree(50), "other": tree()}, {"seen": 0.125})
+    # numbers that do not compress: a flipped bit of theirs is another number, and nothing but the hash notices
+    items = {"part": {"a": jax.random.normal(jax.random.key(0), (10_000,))}, "other": tree()}
+    checkpoints.save(1, items, {"seen": 0.125})
     files = sorted(path for path in (tmp_path / "1").rglob("*") if path.is_file() and path.stat().st_size)
     sizes = np.array([path.stat().st_size for path in files])
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(100):
+    for _ in range(60):
         path = files[rng.choice(len(files), p=sizes / sizes.sum())]
         content = path.read_bytes()
         place, bit = int(rng.integers(len(content))), int(rng.integers(8))
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
         try:
-            restored, record = checkpoints.restore(1, {"part": tree(50), "other": tree()})
+            restored, record = checkpoints.restore(1, items)
         except Damaged:
             refused += 1
         else:
-            assert record == {"seen": 0.125} and eqx.tree_equal(restored, {"part": tree(50), "other": tree()})
+            assert record == {"seen": 0.125} and eqx.tree_equal(restored, items)
         path.write_bytes(content)
-    assert refused > 30
-    assert eqx.tree_equal(checkpoints.restore(1, {"part": tree(50)})[0], {"part": tree(50)})
+    assert refused > 20
+    assert eqx.tree_equal(checkpoints.restore(1, items)[0], items)
 
 
 def test_a_checkpoint_of_another_step_or_run_is_refused(tmp_path):
