@@ -150,7 +150,7 @@ OPTIONS: dict[str, Rule] = {
     "num_samples": Integer(1, COUNT),
     "num_proposals": OrNone(Integer(1, COUNT)),
     "threshold": Text(),
-    "num_draws": Integer(1, COUNT),
+    "num_draws": OrNone(Integer(1, COUNT)),
     "refresh_epochs": Real(0.0, 1e6),
     "warmup_epochs": OrNone(Real(0.0, 1e6)),
     "acceptance": Text(),

@@ -143,5 +143,7 @@ def _notes() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        # orbax leaves some of its own behind when a checkpoint is damaged, which is said anyway
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
         warnings.showwarning = show
         yield

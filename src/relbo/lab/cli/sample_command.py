@@ -61,7 +61,13 @@ def sample_command(
     if out.suffix != ".npz":
         raise ValueError(f"--out must be a file that ends in .npz, got {out}.")
     check(
-        "--", split=split, limit=limit, num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds, seed=seed
+        COMMAND_LINE,
+        split=split,
+        limit=limit,
+        num_samples=num_samples,
+        num_draws=num_draws,
+        max_rounds=max_rounds,
+        seed=seed,
     )
     refuse_unwritable(out)
     opened = open_run(run, data_dir=data_dir, which=parameters, with_metrics=False)
