@@ -12,7 +12,7 @@ from tests.fuzz import python_calls
 from tests.fuzz.world import RUNS, Outcome, World, contents
 
 SLOW = 60.0
-"""Seconds after which a case counts as hanging; the slowest good ones, which compile, take a few."""
+"""Seconds of the processor after which a case counts as hanging; the slowest good ones, which compile, take a few."""
 FAULTS = ("traceback", "internal error", "hang", "silent change", "other files changed", "not one sentence")
 
 
@@ -116,8 +116,9 @@ def run_line(world: World, kind: str, words: list[str], tally: Tally) -> None:
     shutil.rmtree(world.scratch, ignore_errors=True)
     outcome = world.command(*words)
     verdict = verdict_of(outcome)
-    if words[0] != "train" and outcome.code == 0:
-        world.restore(owned_by(words))
+    owned = owned_by(words)
+    if outcome.code == 0 and (words[0] != "train" or not world.had(owned)):
+        world.restore(owned)
     if verdict is None and outcome.code == 2 and world.scratch.exists() and contents(world.scratch):
         verdict = "other files changed"
     _finish(world, kind, words, outcome, verdict, tally)

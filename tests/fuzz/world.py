@@ -94,12 +94,12 @@ class World:
     def reader(self, name: str, run: Path, other: Path) -> Outcome:
         """Runs one of the reading commands, or reads all there is."""
         if name == "everything":
-            begin = time.monotonic()
+            begin = time.process_time()
             try:
                 text, code = everything(run, self.skeletons[run.name]), 0
             except (ValueError, OSError) as error:
-                return Outcome(2, "", f"relbo: error: {error}", time.monotonic() - begin)
-            return Outcome(code, text, "", time.monotonic() - begin)
+                return Outcome(2, "", f"relbo: error: {error}", time.process_time() - begin)
+            return Outcome(code, text, "", time.process_time() - begin)
         return self.command(*(word.format(run=run, other=other) for word in READERS[name]))
 
     def comparable(self, name: str, run: Path, outcome: Outcome) -> str:
@@ -111,20 +111,24 @@ class World:
         from relbo.lab.cli import main
 
         out, err = io.StringIO(), io.StringIO()
-        begin = time.monotonic()
+        begin = time.process_time()
         code = 0
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 main(list(words))
             except SystemExit as ended:
                 code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-        return Outcome(code, out.getvalue(), err.getvalue(), time.monotonic() - begin)
+        return Outcome(code, out.getvalue(), err.getvalue(), time.process_time() - begin)
 
     def copy(self, run: str) -> Path:
         """A fresh copy of a run, to be damaged."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.copytree(self.root / run, self.scratch / run)
         return self.scratch / run
+
+    def had(self, owned: str | None) -> bool:
+        """Whether there was something under a name before any case."""
+        return owned is not None and any(name == owned or name.startswith(f"{owned}/") for name in self.before)
 
     def restore(self, owned: str | None) -> None:
         """Makes what a command was allowed to write what it was before."""
@@ -136,6 +140,8 @@ class World:
                     (self.root / name).write_bytes(self.kept[name])
                 else:
                     (self.root / name).unlink()
+        if not self.had(owned):
+            shutil.rmtree(self.root / owned, ignore_errors=True)
 
     def changed(self) -> list[str]:
         """Names of files outside of the scratch folder that are not what they were."""

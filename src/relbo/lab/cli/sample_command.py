@@ -50,7 +50,7 @@ def sample_command(
     from relbo import thresholds
     from relbo._check import root_key
     from relbo._disk import refuse_unwritable
-    from relbo._options import check
+    from relbo._options import COMMAND_LINE, check
     from relbo.data.files import write_npz
     from relbo.lab.cli.notes import say_notes
     from relbo.lab.compare import rejection_of
