@@ -233,8 +233,9 @@ def posterior(
     """
     checked_key(key, "posterior: key")
     checked_pair(pair, "posterior: pair")
-    check(num_samples=num_samples, num_draws=num_draws, max_rounds=max_rounds)
-    num_samples, max_rounds = int(num_samples), int(max_rounds)  # NumPy's integers would be traced
+    check(max_rounds=max_rounds)
+    # NumPy's integers would be traced
+    num_samples = int(num_samples) if is_int(num_samples, at_least=2) else num_samples
     num_draws = int(num_draws) if is_int(num_draws, at_least=2) else num_draws
     is_known = acceptance is None or isinstance(acceptance, AbstractAcceptance)
     require(is_known, "posterior: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
