@@ -81,7 +81,7 @@ def strike(out: Path, epochs: int, total: int, number: int, kills: int, rng: ran
     first = last_step(out)
     begin = time.monotonic()
     is_early = number % 10 == 1
-    target = first + rng.uniform(0.0, 1.2 * (total - first) / max(kills - number, 1))
+    target = first + rng.uniform(0.0, 1.2 * (total - first) / (kills - number + 1))
     patience = rng.uniform(0.0, 4.0) if is_early else float("inf")
     seeks_write = number % SHARE_DURING_WRITES == 0
     while time.monotonic() - begin < patience:
