@@ -37,7 +37,7 @@ LANES = 20_000
 """Draws that are sought at once."""
 AT_ONCE = 2_000
 """Draws of each row whose densities are evaluated at once."""
-MOST = 10_000_000
+MOST = 1_000_000
 """Draws of one row in one call."""
 KEEP_BYTES = 2**28
 """Memory for proposals that are kept."""
