@@ -41,17 +41,13 @@ def marks(name):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in PUBLIC])
 def test_examples(name):
-    import numpyro
-    import numpyro.distributions as dist
-
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         spec = importlib.util.spec_from_file_location("standing_names", EXTENSIONS / "standing_names.py")
         standing = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(standing)
         value = PUBLIC[name]
         module = sys.modules[value.__module__]
-        names = {k: getattr(standing, k) for k in standing.__all__} | {"numpyro": numpyro, "dist": dist}
-        importlib.import_module("relbo.numpyro")
+        names = {k: getattr(standing, k) for k in standing.__all__}
         importlib.import_module("relbo.models.toy")
         test = doctest.DocTestParser().get_doctest(value.__doc__, {**vars(module), **names}, name, None, 0)
         assert test.examples

@@ -106,8 +106,7 @@ def pages() -> dict[str, str]:
     found["index"] = f"""# API reference
 
 Every public name, from its docstring, with an example that the tests run. `import relbo` gives all of it but
-`relbo.numpyro`, which needs the extra of that name. The examples may use these names, and `numpyro`, and `dist` for its
-distributions:
+`relbo.numpyro`, which needs the extra of that name. The examples may use these names:
 
 ```python
 {standing_names()}

@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 
 import relbo
+import relbo.numpyro
 
 key = jax.random.key(0)
 x = jnp.array([[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
@@ -14,4 +17,17 @@ support = (relbo.exact.binary_states(3).astype(jnp.float32),)  # all eight of th
 gaussian = relbo.linear_gaussian(key, 2, jnp.full(4, 0.5))  # z: two numbers that follow a path
 view = relbo.view_of(pair, x)
 
-__all__ = ["batch", "gaussian", "jax", "jnp", "key", "np", "pair", "relbo", "support", "view", "x"]
+
+def model(x):
+    """A NumPyro model: a bit behind a number."""
+    z = numpyro.sample("z", dist.Bernoulli(0.3))
+    numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
+
+
+def guide(x):
+    """Its guide."""
+    numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
+
+
+__all__ = ["batch", "dist", "gaussian", "guide", "jax", "jnp", "key", "model", "np", "numpyro", "pair", "relbo"]
+__all__ += ["support", "view", "x"]

@@ -74,13 +74,9 @@ def calibrate(
         A `relbo.calibration.Calibration`: ranks, exact p-values, `summary()`, `figure()`.
 
     Example:
-        >>> def model(x):
-        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
-        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
-        >>> def guide(x):
-        ...     numpyro.sample("z", dist.Bernoulli(0.5))
         >>> settings = {"rates": [0.1], "num_simulations": 40, "num_samples": 9}
-        >>> found = relbo.numpyro.calibrate(jax.random.key(0), model, guide, {}, (jnp.array(1.0),), **settings)
+        >>> params = {"logit": jnp.array(0.0)}
+        >>> found = relbo.numpyro.calibrate(key, model, guide, params, jnp.array(1.0), **settings)
         >>> found.statistics, found.ranks["guide"].shape
         (('z', 'log p(x, z)'), (40, 2))
     """

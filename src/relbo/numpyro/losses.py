@@ -57,11 +57,6 @@ def ResampledELBO(  # noqa: N802
         **settings: `num_shared` and `plate` of `EstimatorELBO`.
 
     Example:
-        >>> def model(x):
-        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
-        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
-        >>> def guide(x):
-        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
         >>> svi = relbo.numpyro.SVI(model, guide, numpyro.optim.Adam(0.1), relbo.numpyro.ResampledELBO(2, rate=0.5))
         >>> result = svi.run(key, 20, 1.0, progress_bar=False)
         >>> result.losses.shape
@@ -99,15 +94,8 @@ def RLOO(num_samples: int = 2, **settings: Any) -> EstimatorELBO:  # noqa: N802
     """The ELBO by score functions with a leave-one-out baseline over K draws of each row.
 
     Example:
-        >>> def model(x):
-        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
-        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
-        >>> def guide(x):
-        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
-        >>> svi = relbo.numpyro.SVI(model, guide, numpyro.optim.Adam(0.1), relbo.numpyro.RLOO(4))
-        >>> result = svi.run(key, 20, 1.0, progress_bar=False)
-        >>> result.losses.shape
-        (20,)
+        >>> relbo.numpyro.RLOO(4).estimator.num_samples
+        4
     """
     return EstimatorELBO(estimators.RLOO(num_samples), **settings)
 

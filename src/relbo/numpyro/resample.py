@@ -65,11 +65,6 @@ def resample(
         A `Posterior`, with the values of the program's sites in `samples`.
 
     Example:
-        >>> def model(x):
-        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
-        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
-        >>> def guide(x):
-        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
         >>> draws = relbo.numpyro.resample(key, model, guide, {"logit": jnp.array(0.0)}, 1.0, rate=0.5, num_samples=50)
         >>> draws.samples["z"].shape
         (50,)

@@ -18,11 +18,6 @@ class SVI(numpyro.infer.SVI):
     T(x) for each row of the plate; `numpyro.infer.SVI` works too, but has to solve for T anew at every step.
 
     Example:
-        >>> def model(x):
-        ...     z = numpyro.sample("z", dist.Bernoulli(0.3))
-        ...     numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
-        >>> def guide(x):
-        ...     numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logit", 0.0)))
         >>> svi = relbo.numpyro.SVI(model, guide, numpyro.optim.Adam(0.1), relbo.numpyro.VIMCO(4))
         >>> result = svi.run(key, 20, 1.0, progress_bar=False)
         >>> result.losses.shape
