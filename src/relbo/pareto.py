@@ -74,7 +74,10 @@ def fit(excess: np.ndarray) -> tuple[float, float]:
     theta = 1 - np.sqrt(num_points / (np.arange(1, num_points + 1) - 0.5))
     theta = theta / (3 * quartile) + 1 / excess[-1]
     shape = np.mean(np.log1p(-theta[:, None] * excess[None]), axis=1)
-    log_likelihood = size * (np.log(-theta / shape) - shape - 1)
+    # theta = 0 is an exponential tail, where -theta / shape tends to 1 / mean; equal excesses of discrete z meet it
+    is_zero = theta == 0
+    inverse_scale = np.where(is_zero, 1 / np.mean(excess), -theta / np.where(is_zero, 1.0, shape))
+    log_likelihood = size * (np.log(inverse_scale) - shape - 1)
     weight = np.exp(log_likelihood - np.max(log_likelihood))
     best = np.sum(theta * weight) / np.sum(weight)
     estimate = np.mean(np.log1p(-best * excess))
