@@ -137,7 +137,7 @@ def print_variances(found: dict[str, Any]) -> None:
         if point["run"] is None
         else f"{point['run']}, step {point['step']} ({point['parameters']})"
     )
-    table = Table(title=f"{title}, {where}", box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("estimator", "bound", "unbiased"):
         table.add_column(heading, no_wrap=True)
     for heading in (
@@ -170,6 +170,7 @@ def print_variances(found: dict[str, Any]) -> None:
         )
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
+    console.print(f"{title}, {where}", soft_wrap=True)  # a title of the table would be broken at its width
     console.print(table)
     for line in (
         f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
