@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from relbo.numpyro import SVI, ResampledELBO, resample
+from relbo.numpyro import RLOO, SVI, ResampledELBO, resample
 from relbo.numpyro.store import Store, fingerprint
 
 X = jnp.array([0.3, -0.2, 1.0])
@@ -92,6 +92,36 @@ def test_what_a_function_mentions_is_part_of_its_name(monkeypatch):
     assert fingerprint(functools.partial(by_global, 1)) != fingerprint(functools.partial(by_global, 2))
     half, double = (numpyro.handlers.scale(by_global, scale=s) for s in (0.5, 2.0))
     assert fingerprint(half) != fingerprint(double)
+
+
+def plain_model(x):
+    m = numpyro.sample("m", dist.Normal(0.0, SCALE))
+    numpyro.sample("x", dist.Normal(m, 1.0).expand([x.shape[0]]).to_event(1), obs=x)
+
+
+def plain_guide(x):
+    numpyro.sample("m", dist.Normal(numpyro.param("loc", 0.0), SCALE))
+
+
+def test_a_name_is_the_same_at_the_next_call():
+    # many at once: what is made on the way must not lend its address to what is made later
+    table = [1.0, 2.0]
+    programs = (plain_model, plain_guide, *(functools.partial(plain_model, table) for _ in range(20)))
+    assert fingerprint(programs) == fingerprint(programs)
+    before = fingerprint(programs)
+    table[0] = 3.0
+    assert fingerprint(programs) != before
+    circle = []
+    circle.append(circle)
+    assert fingerprint(circle) == fingerprint(circle)
+
+
+def test_calls_for_a_plain_model_and_guide_share_one_program(monkeypatch):
+    monkeypatch.setattr("relbo.numpyro.objective.STORE", store := Store())
+    loss = RLOO(2)
+    for seed in range(3):
+        loss.info(jax.random.key(seed), {"loc": jnp.array(0.1)}, plain_model, plain_guide, X)
+    assert len(store.kept) == 1
 
 
 def test_a_program_that_asks_for_values_is_compiled_for_its_data():

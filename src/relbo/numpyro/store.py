@@ -110,7 +110,7 @@ def fingerprint(value: Any) -> Hashable:
     Two equal fingerprints mean equal programs, but for objects that were changed in place and are neither containers
     nor NumPy arrays.
     """
-    return tuple(_parts(value, set(), None))
+    return tuple(_parts(value, {}, None))
 
 
 class _Same:
@@ -126,21 +126,25 @@ class _Same:
         return id(self.value)
 
 
-def _parts(value: Any, seen: set[int], module: str | None) -> Iterator[Hashable]:
+_Seen = dict[int, tuple[int, Any]]
+"""By address: the number of an object in the order of visits, and the object, which so keeps its address."""
+
+
+def _parts(value: Any, seen: _Seen, module: str | None) -> Iterator[Hashable]:
     if isinstance(value, bool | int | float | complex | str | bytes | type(None)):
         yield type(value), repr(value)
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
         yield value.shape, str(value.dtype), digest
     elif id(value) in seen:
-        yield "seen", _Same(value)
+        yield "seen", seen[id(value)][0]
     elif isinstance(value, list | tuple):
-        seen.add(id(value))
+        seen[id(value)] = len(seen), value
         yield type(value), len(value)
         for item in value:
             yield from _parts(item, seen, module)
     elif isinstance(value, dict):
-        seen.add(id(value))
+        seen[id(value)] = len(seen), value
         yield type(value), len(value)
         for key, item in value.items():
             yield from _parts(key, seen, module)
@@ -153,7 +157,7 @@ def _parts(value: Any, seen: set[int], module: str | None) -> Iterator[Hashable]
         # a model inside a handler, such as handlers.scale(model, scale=0.5)
         yield from _parts((type(value), vars(value)), seen, module)
     elif isinstance(value, types.FunctionType) and module in (None, value.__module__):
-        seen.add(id(value))
+        seen[id(value)] = len(seen), value
         yield _Same(value)
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
         mentioned = {name: value.__globals__.get(name) for name in sorted(_names(value.__code__))}
