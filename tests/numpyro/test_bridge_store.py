@@ -1,7 +1,9 @@
 """What was compiled serves again, and never in place of another program."""
 
 import functools
+import gc
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,16 @@ from relbo.numpyro.store import Store, fingerprint
 X = jnp.array([0.3, -0.2, 1.0])
 
 
+class Traces:
+    """A count that is no part of a program's name, having no `vars`."""
+
+    __slots__ = ("count",)
+
+
 def make_program():
     """A model that counts how often it is traced, and its guide."""
-    traces = types.SimpleNamespace(count=0)
+    traces = Traces()
+    traces.count = 0
 
     def model(x, scale=1.0):
         traces.count += 1
@@ -124,8 +133,58 @@ def test_calls_for_a_plain_model_and_guide_share_one_program(monkeypatch):
     assert len(store.kept) == 1
 
 
+class Callable:
+    """A model with settings of its own."""
+
+    def __init__(self):
+        self.scale = 1.0
+
+    def __call__(self, x):
+        return SCALE * self.scale * x
+
+
+def test_what_is_changed_in_place_is_part_of_a_name(monkeypatch):
+    model, kinds, settings = Callable(), {"a", "b"}, types.SimpleNamespace(rate=1.0)
+    module = types.ModuleType("config")
+    module.VALUE = 1.0
+    monkeypatch.setitem(globals(), "config", module)
+
+    def closing(x):
+        return model(x) * len(kinds) * settings.rate * config.VALUE  # noqa: F821
+
+    for value, change in (
+        (model, lambda: setattr(model, "scale", 2.0)),
+        (model, lambda: monkeypatch.setitem(globals(), "SCALE", 3.0)),
+        (closing, lambda: setattr(model, "scale", 4.0)),
+        (model.__call__, lambda: setattr(model, "scale", 5.0)),
+        (closing, lambda: kinds.add("c")),
+        (closing, lambda: setattr(settings, "rate", 2.0)),
+        (closing, lambda: setattr(module, "VALUE", 2.0)),
+    ):
+        before = fingerprint(value)
+        assert before == fingerprint(value)
+        change()
+        assert before != fingerprint(value)
+    assert fingerprint({"a", "b", ("c", 1)}) == fingerprint({("c", 1), "b", "a"})
+
+
+def test_what_was_compiled_inside_of_a_handler_serves_nobody_outside(monkeypatch):
+    monkeypatch.setattr("relbo.numpyro.objective.STORE", store := Store())
+
+    def bound():
+        loss = RLOO(2)
+        return float(loss.info(jax.random.key(0), {"loc": jnp.array(0.1)}, plain_model, plain_guide, X).bound[0])
+
+    with numpyro.handlers.scale(scale=0.1):
+        inside = bound()
+    outside = bound()
+    assert len(store.kept) == 1
+    with numpyro.handlers.scale(scale=0.1):
+        np.testing.assert_allclose([inside, bound()], 0.1 * outside, rtol=1e-10)
+
+
 def test_a_program_that_asks_for_values_is_compiled_for_its_data():
-    store, calls = Store(limit=3), []
+    store, calls = Store(limit_with_data=3), []
 
     def function(programs, data, values):
         calls.append(0)
@@ -139,4 +198,15 @@ def test_a_program_that_asks_for_values_is_compiled_for_its_data():
     assert ask(3.0, 5.0, 7.0) == 15.5 and len(calls) == 3
     for size in range(4, 9):
         ask(*[1.0] * size)
-    assert len(store.kept) == 3
+    assert len(store.kept) == 1 and len(store.kept_with_data) == 3
+
+
+def test_few_datasets_are_kept_alive():
+    store, kept = Store(), []
+    for size in range(2, 7):
+        data = np.ones(size)
+        kept.append(weakref.ref(data))
+        store.call(lambda programs, data, values: jnp.zeros(int(data[0])), (), data, jnp.array(0.5))
+        del data
+    gc.collect()
+    assert sum(ref() is not None for ref in kept) <= 2

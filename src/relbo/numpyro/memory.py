@@ -57,14 +57,30 @@ class Anew(AbstractThreshold[FixedState]):
         return self.threshold.solve(log_w, acceptance)
 
 
-def warn_of_forgetting(estimator: AbstractEstimator) -> None:
-    """Logs, where thresholds cannot be kept, what that costs and what to do."""
-    if _has_threshold(estimator) and not (isinstance(estimator.threshold, Fixed) and estimator.threshold.warmup == 0):
-        LOGGER.warning(
-            "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
-            "extra draws, and a warm-up cannot be counted. Use relbo.numpyro.SVI, which takes the same arguments and "
-            "keeps them."
-        )
+class Notes:
+    """Warnings that are logged once. It has slots, so that what was said is no part of a loss's fingerprint."""
+
+    __slots__ = ("said",)
+
+    def __init__(self) -> None:
+        self.said: set[str] = set()
+
+    def say(self, note: str | None) -> None:
+        """Logs a note that is new."""
+        if note is not None and note not in self.said:
+            LOGGER.warning(note)
+            self.said.add(note)
+
+
+def forgetting(estimator: AbstractEstimator) -> str | None:
+    """What it costs, and what to do, where thresholds cannot be kept; None where there is nothing to keep."""
+    if not _has_threshold(estimator) or (isinstance(estimator.threshold, Fixed) and estimator.threshold.warmup == 0):
+        return None
+    return (
+        "numpyro.infer.SVI has no place for thresholds, so T is solved anew for every row at every step, from "
+        "extra draws, and a warm-up cannot be counted. Use relbo.numpyro.SVI, which takes the same arguments and "
+        "keeps them."
+    )
 
 
 def warn_of_starving(state: Any) -> None:

@@ -26,10 +26,10 @@ from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
 from relbo.estimators import AbstractEstimator
 from relbo.estimators.score import leave_one_out
-from relbo.numpyro.memory import warn_of_forgetting, without_memory
+from relbo.numpyro.memory import Notes, forgetting, without_memory
 from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
-from relbo.numpyro.store import LOGGER, STORE
+from relbo.numpyro.store import STORE
 from relbo.numpyro.strangers import recall
 from relbo.types import Info
 from relbo.view import Needs
@@ -75,8 +75,7 @@ class EstimatorELBO(ELBO):
             )
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
         self.estimator, self.num_shared, self.plate, self.without_path = estimator, num_shared, plate, without_path
-        self._has_warned = False
-        self._said: set[str] = set()
+        self._notes = Notes()
 
     def init_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
@@ -84,7 +83,7 @@ class EstimatorELBO(ELBO):
         """What the estimator remembers before the first step; `relbo.numpyro.SVI` keeps it."""
         key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
-        self._say(program.layout.note)
+        self._notes.say(program.layout.note)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
         return self._estimator_for(pair, program).init(key_init, pair, program.layout.num_data)
 
@@ -92,9 +91,8 @@ class EstimatorELBO(ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Minus the bound, with the estimator's gradient attached, and the next mutable state."""
-        if STATE_SITE not in param_map and not self._has_warned:
-            warn_of_forgetting(self.estimator)
-            self._has_warned = True
+        if STATE_SITE not in param_map:
+            self._notes.say(forgetting(self.estimator))
         step = self._step(rng_key, param_map, model, guide, args, kwargs)
         params = {name: param_map[name] for name in step.grads}
         loss = attach_gradient(-step.bound, tree_scale(step.grads, -1.0), params)
@@ -115,11 +113,6 @@ class EstimatorELBO(ELBO):
         """All that makes one loss differ from another."""
         return self.estimator, self.num_shared, self.plate
 
-    def _say(self, note: str | None) -> None:
-        if note is not None and note not in self._said:
-            LOGGER.warning(note)
-            self._said.add(note)
-
     def _step(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, args: tuple, kwargs: dict
     ) -> "_Step":
@@ -127,13 +120,13 @@ class EstimatorELBO(ELBO):
         # the gradient is attached at the end: nothing on the way there is to be differentiated
         params = jax.lax.stop_gradient({name: value for name, value in param_map.items() if name != STATE_SITE})
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
-        self._say(program.layout.note)
+        self._notes.say(program.layout.note)
         shared, num_shared = self._draw_shared(key_shared, program, params)
         pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
         estimator = self._estimator_for(pair, program)
         if STATE_SITE in param_map:
             estimator, state, keep, note = recall(estimator, param_map[STATE_SITE], program.layout.num_data)
-            self._say(note)
+            self._notes.say(note)
         else:
             estimator, state = without_memory(estimator, key_init, pair, program.layout.num_data)
             keep = None
