@@ -355,3 +355,28 @@ def test_a_row_that_is_done_is_not_scored_at_the_z_of_another():
         grads, _, info = step(key, pair, estimator.init(key, pair, 2), batch)
         assert info.num_proposals[1] > 2
         np.testing.assert_allclose(grads.theta, 1.0)
+
+
+class Root(relbo.AbstractModel):
+    """P(x, z) is N(z; 0, 1) exp(theta sqrt z) for z > 0 and 0 elsewhere, where its derivative is NaN."""
+
+    theta: jax.Array
+
+    def log_joint(self, x, z):
+        return -0.5 * z[0] ** 2 + jnp.where(z[0] > 0, self.theta * jnp.sqrt(z[0]), -jnp.inf)
+
+    def sample(self, key):
+        raise NotImplementedError
+
+
+@pytest.mark.slow
+def test_a_rejected_z_without_a_derivative_does_not_spoil_the_path_of_a_whole_batch():
+    proposal = relbo.linear_gaussian(jax.random.key(3), 1, jnp.zeros(1)).proposal
+    pair, x = relbo.Pair(Root(jnp.asarray(0.7)), proposal), jnp.asarray([[-0.4], [0.1], [0.5]])
+    estimator, batch = relbo.VRSPath(2, 1.0, num_proposals=3), relbo.Batch(x, jnp.arange(3))
+    state = estimator.init(KEY, pair, 3)
+    run = eqx.filter_jit(lambda key, pair: estimator.estimate(key, pair, state, batch)[0])
+    for key in jax.random.split(jax.random.key(0), 4):
+        by_row, together = run(key, pair), run(key, Together(pair)).pair
+        assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(together))
+        assert_trees_close(together, by_row, rtol=1e-10)

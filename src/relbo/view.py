@@ -11,6 +11,7 @@ row-wise pair only those that are missing, a whole-batch program whole columns.
 import abc
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -30,6 +31,7 @@ from relbo.needs import Needs as Needs
 from relbo.needs import check_needs as check_needs
 from relbo.needs import num_features as num_features
 from relbo.needs import offers as offers
+from relbo.spare import Partly, one_weighed
 from relbo.streams import grid, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
 
@@ -315,13 +317,16 @@ class BatchView(AbstractView):
     ) -> Any:
         # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
         wanted, count = distinct(places.position, todo)
+        weighed = (weights.model != 0) | (weights.proposal != 0)
+        spare = one_weighed(partial(self.pair.draw, places.key, self.x), places.position, weighed, jnp.any(todo), width)
 
         def block(done: Array) -> Any:
             place = done + jnp.arange(width, dtype=jnp.int32)
             column = wanted[jnp.where(place < count, place, 0)]
             is_own = (places.position[:, :, None] == column[None, None]) & todo[:, :, None]
             is_own = is_own & (place < count)[None, None]
-            *_, pull = self.along(jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column)))
+            noise = jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column))
+            *_, pull = self.along(Partly(noise, jnp.any(is_own, axis=1), spare))
             own = Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights])
             return pull(own)
 
@@ -333,6 +338,8 @@ class BatchView(AbstractView):
 
     def transform(self, noise: PyTree) -> PyTree:
         """The draws that the noise makes."""
+        if isinstance(noise, Partly):
+            return noise.fill(self.pair.transform(noise.noise, self.x))
         return self.pair.transform(noise, self.x)
 
     def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:

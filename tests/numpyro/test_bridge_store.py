@@ -171,8 +171,9 @@ def test_what_is_changed_in_place_is_part_of_a_name(monkeypatch):
 def test_what_was_compiled_inside_of_a_handler_serves_nobody_outside(monkeypatch):
     monkeypatch.setattr("relbo.numpyro.objective.STORE", store := Store())
 
+    loss = RLOO(2)
+
     def bound():
-        loss = RLOO(2)
         return float(loss.info(jax.random.key(0), {"loc": jnp.array(0.1)}, plain_model, plain_guide, X).bound[0])
 
     with numpyro.handlers.scale(scale=0.1):
