@@ -10,11 +10,12 @@ import numpyro.distributions as dist
 import numpyro_programs as programs
 import pytest
 from numpyro.infer import Predictive
-from numpyro.infer.autoguide import AutoMultivariateNormal
+from numpyro.infer.autoguide import AutoLaplaceApproximation, AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import exact
-from relbo.numpyro import resample
+from relbo.numpyro import RLOO, resample
+from relbo.numpyro.store import Store
 from relbo.pareto import khat, log_mean_error, smoothed
 
 with warnings.catch_warnings():
@@ -159,6 +160,37 @@ def test_samples_suit_predictive_and_arviz():
     np.testing.assert_allclose(result.expectation(lambda v: v["b"][0] / v["s"])[0], result.mean["slope"], rtol=1e-5)
     found = result.to_arviz()
     assert found.posterior.sizes["draw"] == 100 and set(found.posterior) == {"b", "s", "slope"}
+
+
+def tiny(x=None):
+    numpyro.sample("x", dist.Normal(numpyro.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=x)
+
+
+TINY_PARAMS = {"m_auto_loc": jnp.array(0.1), "m_auto_scale": jnp.array(0.7)}
+
+
+def assert_is_ready(guide):
+    kept = jax.tree.leaves((guide._init_locs, [site["value"] for site in guide.prototype_trace.values()]))
+    assert kept and not any(isinstance(leaf, jax.core.Tracer) for leaf in kept)
+
+
+def test_a_guide_that_was_never_run_can_be_trained_afterwards(monkeypatch):
+    monkeypatch.setattr("relbo.numpyro.objective.STORE", store := Store())
+    guide, loss = AutoNormal(tiny), RLOO(2)
+    for seed in range(2):
+        loss.info(jax.random.key(seed), TINY_PARAMS, tiny, guide, 0.5)
+        assert_is_ready(guide)
+    assert len(store.kept) == 1
+    svi = numpyro.infer.SVI(tiny, guide, numpyro.optim.Adam(0.02), numpyro.infer.Trace_ELBO())
+    assert svi.init(jax.random.key(0), 0.5) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [AutoNormal, AutoLaplaceApproximation])
+def test_draws_from_a_guide_that_was_never_run(kind):
+    guide, params = kind(tiny), {**TINY_PARAMS, "auto_loc": jnp.array([0.25])}
+    resample(jax.random.key(0), tiny, guide, params, 0.5, threshold=1.0, num_samples=4, num_draws=8)
+    assert_is_ready(guide)
 
 
 def test_refusals():

@@ -18,6 +18,7 @@ from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Always
 from relbo.calibration.ranks import MOST_NUMBERS, among, ranks_at
 from relbo.calibration.result import Calibration
+from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.layout import WHOLE, latents_of
 from relbo.numpyro.objective import as_typed_key
 from relbo.numpyro.pair import build_batch, build_pair, from_rows
@@ -85,6 +86,7 @@ def calibrate(
     require(is_int(batch, at_least=1), "batch", "an integer >= 1", batch)
     args = data if isinstance(data, tuple) else (data,)
     own = dict(params or {})
+    set_up(guide, args, {})
     key_data, key_fit, key_draw, key_ranks = jax.random.split(as_typed_key(key), 4)
     arguments = with_data or _places_of(model, own, args)
     sources = {"guide": settings_of(jnp.inf, None, Always(), num_samples, num_draws, max_rounds, throw=True)}

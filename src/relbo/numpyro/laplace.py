@@ -5,13 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from numpyro import distributions as dist
-from numpyro.handlers import block, seed
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 from relbo._check import refuse_if
 
 
-def with_spread(guide: Any, params: dict[str, Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+def with_spread(guide: Any, params: dict[str, Any]) -> Any:
     """The normal approximation that the fit stands for, as a guide; any other guide as it is.
 
     While it is trained, `AutoLaplaceApproximation` is a point. What it approximates the posterior by is the normal
@@ -19,9 +18,6 @@ def with_spread(guide: Any, params: dict[str, Any], args: tuple, kwargs: dict[st
     """
     if not isinstance(guide, AutoLaplaceApproximation):
         return guide
-    if guide.prototype_trace is None:
-        with block(), seed(rng_seed=0):
-            guide(*args, **kwargs)
     transform = guide.get_transform(params)
     is_flat = jnp.any(jnp.diagonal(transform.scale_tril) == 0)  # which is how NumPyro marks it
     scale = refuse_if(

@@ -26,6 +26,7 @@ from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
 from relbo.estimators import AbstractEstimator
 from relbo.estimators.score import leave_one_out
+from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.memory import Notes, forgetting, without_memory
 from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
@@ -105,6 +106,7 @@ class EstimatorELBO(ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> Info:
         """What the estimator tells about one step: bound, validity and cost of each row, and its own diagnostics."""
+        set_up(guide, args, kwargs)
         programs = (self, *self.settings, model, guide)
         return STORE.call(_info, programs, (args, kwargs), (rng_key, param_map))
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from relbo.acceptance import AbstractAcceptance
+from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.laplace import with_spread
 from relbo.numpyro.layout import WHOLE
 from relbo.numpyro.objective import as_typed_key
@@ -71,6 +72,7 @@ def resample(
     """
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}
+    set_up(guide, args, kwargs)
     figures, samples, axes = STORE.call(
         _draw, (model, guide, plate), (args, kwargs), (settings, params, as_typed_key(key))
     )
@@ -84,7 +86,7 @@ def _draw(
     """Draws, the values of sites at the draws from r, and where the row stands in those at the proposals."""
     (model, guide, plate), (args, kwargs), (settings, params, key) = programs, data, values
     key_program, key_draw = jax.random.split(key)
-    guide = with_spread(guide, params, args, kwargs)
+    guide = with_spread(guide, params)
     program = Program(model, guide, args, kwargs, key_program, params, plate)
     if program.layout.shared:
         program = Program(model, guide, args, kwargs, key_program, params, WHOLE)
