@@ -10,9 +10,14 @@ import pytest
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoLaplaceApproximation
 
+import relbo
 from relbo.numpyro import RLOO, SVI, ResampledELBO, resample
 from relbo.numpyro.densities import log_prob
+from relbo.numpyro.memory import without_memory
 from relbo.numpyro.objective import STATE_SITE
+from relbo.numpyro.pair import build_pair
+from relbo.numpyro.program import Program
+from relbo.numpyro.strangers import recall
 
 OPTIM = numpyro.optim.Adam(0.05)
 
@@ -70,10 +75,48 @@ def test_minibatches_as_arguments_may_have_any_size(how, caplog):
     assert state.mutable_state[STATE_SITE].thresholds.step == 5
     assert caplog.text.count("another number of rows than at init") == ("fixed:5" not in how.values())
     if "rate" in how:
-        # 400 rows, T of each from 20 draws of two states: the mean acceptance has a standard deviation of about .02
+        # 400 rows, T of each from 30 draws of two states: the mean acceptance has a standard deviation of about .02
         values = {**svi.get_params(state), **state.mutable_state}
         info = loss.info(jax.random.key(1), values, batch_model, batch_guide, DATA)
         assert abs(jnp.mean(info.extra.acceptance) - 0.3) < 0.12
+
+
+@pytest.mark.parametrize("rule", [relbo.Rate(0.5, num_draws=37, warmup=3), relbo.Quantile(0.9, num_draws=37, every=3)])
+def test_rows_without_a_past_are_solved_for_from_as_many_draws_as_the_user_said(rule):
+    log_w, index = jnp.linspace(-1.0, 1.0, 37)[None], jnp.arange(1)
+    key, estimator = jax.random.key(0), relbo.VRS(2, rule)
+    pair = build_pair(Program(batch_model, batch_guide, (DATA[:4],), {}, key, {}), {}, {}, 1)
+    plain, state = without_memory(estimator, key, pair, 4)
+    kept, later, keep, _ = recall(estimator, estimator.init(key, pair, 4), 5)
+    assert plain.threshold.fresh_draws == kept.threshold.fresh_draws == 37
+    assert plain.threshold.read(state.thresholds, index).due.all(), "nobody counts a warm-up"
+    for step in range(4):
+        assert kept.threshold.read(later.thresholds, index).due.all() == (step == 3)
+        thresholds = kept.threshold.update(later.thresholds, index, jnp.zeros(1), log_w, relbo.Soft())
+        later = later._replace(thresholds=thresholds)
+    assert keep(later).thresholds.step == 4
+
+
+@pytest.mark.slow
+def test_a_step_without_any_valid_row_does_not_spoil_the_parameters():
+    def model(x):
+        numpyro.sample("g", dist.Bernoulli(0.5))
+        with numpyro.plate("data", 2):
+            numpyro.sample("z", dist.Bernoulli(0.5))
+            numpyro.factor("x", jnp.full(2, -jnp.inf))
+
+    def guide(x):
+        numpyro.sample("g", dist.Bernoulli(logits=numpyro.param("g_logit", 0.3)))
+        with numpyro.plate("data", 2):
+            numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("z_logit", 0.2)))
+
+    loss = ResampledELBO(2, threshold=1.0, warmup=0, max_rounds=2, num_shared=2)
+    params = {"g_logit": jnp.array(0.3), "z_logit": jnp.array(0.2)}
+    value, grads = programs.quick(
+        jax.value_and_grad(lambda p: loss.loss_with_mutable_state(jax.random.key(0), p, model, guide, 0.0)["loss"])
+    )(params)
+    assert jnp.isnan(value), "nothing is known of the bound"
+    assert all(jnp.isfinite(g) for g in grads.values())
 
 
 @pytest.mark.slow

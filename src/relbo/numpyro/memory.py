@@ -7,54 +7,17 @@ from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from relbo.acceptance import AbstractAcceptance
 from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
 from relbo.numpyro.pair import ProgramPair
-from relbo.thresholds import AbstractThreshold, Fixed, FixedState, Reading
+from relbo.numpyro.visits import AtEachVisit
+from relbo.thresholds import Fixed
 from relbo.train.errors import runtime_message
 from relbo.train.starving import WORTH_A_WARNING, starving_message
 from relbo.types import EmptyState
 
 LOGGER = logging.getLogger("relbo")
-
-
-class Anew(AbstractThreshold[FixedState]):
-    """Solves T for every row at every step, from separate draws: what a threshold is without a memory."""
-
-    threshold: AbstractThreshold
-
-    @property
-    def fresh_draws(self) -> int:
-        """Draws behind each T that is solved for."""
-        return self.threshold.fresh_draws
-
-    def init(self, num_data: int) -> FixedState:
-        """Nothing is kept."""
-        return FixedState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-
-    def read(self, state: FixedState, index: Int[Array, " b"]) -> Reading:
-        """Every row is due."""
-        return Reading(jnp.zeros(index.shape), jnp.ones(index.shape, bool), jnp.zeros(index.shape, jnp.int32))
-
-    def update(
-        self,
-        state: FixedState,
-        index: Int[Array, " b"],
-        t: Float[Array, " b"],
-        log_w: Float[Array, "b n"],
-        acceptance: AbstractAcceptance,
-    ) -> FixedState:
-        """Nothing to learn."""
-        return state
-
-    def solve(
-        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
-    ) -> Float[Array, " b"]:
-        """T from the log weights of fresh draws."""
-        return self.threshold.solve(log_w, acceptance)
 
 
 class Notes:
@@ -117,7 +80,7 @@ def without_memory(
                 "a threshold with a schedule needs steps that are counted, for which numpyro.infer.SVI has no place. "
                 "Use relbo.numpyro.SVI, which takes the same arguments."
             )
-        kept = dataclasses.replace(threshold, warmup=0) if isinstance(threshold, Fixed) else Anew(threshold)
+        kept = dataclasses.replace(threshold, warmup=0) if isinstance(threshold, Fixed) else AtEachVisit(threshold)
         estimator = dataclasses.replace(estimator, threshold=kept)
         return estimator, estimator.init(key, pair, num_data)
     state = estimator.init(key, pair, num_data)
