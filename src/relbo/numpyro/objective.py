@@ -213,6 +213,7 @@ class _Outside(NamedTuple):
         (moved, outside, scored), pull = eqx.filter_vjp(replay, params)
         size = outside.shape[0]
         credit = leave_one_out((outside + rows)[None])[0] if layout.scored else jnp.zeros_like(scored)
+        credit = jnp.where(jnp.isnan(rows), 0, credit)  # a bound that is not known teaches nothing
         cotangents = ({name: towards[name] for name in moved}, jnp.full_like(outside, 1 / size), credit)
         (grads,) = pull(cotangents)
         return jnp.mean(outside), grads
@@ -224,7 +225,10 @@ def _info(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Arr
 
 
 def mean_bound(info: Info, num_shared: int) -> Float[Array, " m"]:
-    """Mean bound over the valid rows of each draw of the shared latents; over all rows where a draw has none."""
+    """Mean bound over the valid rows of each draw of the shared latents; over all rows where a draw has none.
+
+    NaN, for not known, where no row at all is valid.
+    """
     bound = jnp.where(info.valid, info.bound, 0).reshape(num_shared, -1)
     count = jnp.sum(info.valid.reshape(num_shared, -1), axis=1).astype(bound.dtype)
     overall = jnp.sum(bound) / jnp.sum(count)
