@@ -7,13 +7,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from numpyro.contrib.funsor import config_enumerate, markov  # no test is skipped: the extra `dev` has funsor
 from numpyro.infer import TraceEnum_ELBO
 
 from relbo.numpyro import RLOO, SVI, resample
 from relbo.numpyro.program import Program
-
-pytest.importorskip("funsor", reason="enumerated latents are summed out by funsor")
-from numpyro.contrib.funsor import config_enumerate, markov
 
 X = jnp.array([-0.5, 0.4, 1.5, 3.0])
 VALUES = {"m": jnp.array([0.3, -0.7]), "s": jnp.array([0.1, 0.2, -0.4, 0.5])}
