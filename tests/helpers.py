@@ -9,7 +9,7 @@ import scipy.stats
 import relbo
 from relbo import exact, rejection
 from relbo.estimators.base import mean_over_valid
-from relbo.estimators.vrs import Rejection
+from relbo.estimators.records import Rejection
 from relbo.models.gaussian import linear_gaussian
 from relbo.models.toy import TableModel, TableProposal
 from relbo.streams import split_streams, stream_keys

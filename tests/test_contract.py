@@ -234,7 +234,7 @@ def test_concrete_refuses_a_model_without_conditionals():
         relbo.Concrete().estimate(jax.random.key(0), pair, relbo.EmptyState.of(1), batch)
 
 
-SHARED = {"__init__", "base", "score", "path", "bernoulli", "control", "learned"}
+SHARED = {"__init__", "base", "score", "path", "bernoulli", "control", "learned", "records"}
 
 
 def test_files_are_small_and_all_are_registered():

@@ -301,8 +301,12 @@ ONE_ROW = {"num_samples": 10, "num_draws": 10}
         (X, {"rate": 0.5, "num_draws": 1}, "num_draws must be an integer >= 2, got 1."),
         (X, {"rate": np.array([0.5, 0.4, 0.3])}, "rate must be one number for all rows, got "),
         (X, {"rate": lambda step: 0.5}, "rate must be a number outside training; give a schedule's last value, got "),
-        (X, {"rate": 0.5, "num_samples": 10**9}, "posterior: num_samples must be an integer <= 1,000,000, got "),
-        (X, {"rate": 0.5, "max_rounds": 0}, "posterior: max_rounds must be an integer >= 1, got 0."),
+        (
+            X,
+            {"rate": 0.5, "num_samples": 10**9},
+            "num_samples must be at most 1,000,000 in one call; ",
+        ),
+        (X, {"rate": 0.5, "max_rounds": 0}, "max_rounds must be an integer >= 1, got 0."),
         (X[:0], {"rate": 0.5}, "posterior: x must be arrays with the same number of datapoints, at least one, first"),
         (
             {"a": np.zeros(2), "b": np.zeros((3, 2))},

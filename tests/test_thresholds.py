@@ -13,7 +13,7 @@ from helpers import Impossible, assert_trees_equal, table_pair
 
 import relbo
 from relbo import exact, thresholds
-from relbo.estimators.vrs import Tally, VRSState
+from relbo.estimators.records import Tally, VRSState
 from relbo.models.toy import TableProposal
 from relbo.streams import Streams
 from relbo.thresholds import as_threshold, look_up

@@ -14,6 +14,10 @@ from relbo.estimators.nvil import NVIL as NVIL
 from relbo.estimators.path import AbstractPathEstimator as AbstractPathEstimator
 from relbo.estimators.pathwise import Pathwise as Pathwise
 from relbo.estimators.rebar import REBAR as REBAR
+from relbo.estimators.records import Parts as Parts
+from relbo.estimators.records import Tally as Tally
+from relbo.estimators.records import VRSInfo as VRSInfo
+from relbo.estimators.records import VRSState as VRSState
 from relbo.estimators.reinforce import REINFORCE as REINFORCE
 from relbo.estimators.relax import RELAX as RELAX
 from relbo.estimators.rloo import RLOO as RLOO
@@ -26,10 +30,6 @@ from relbo.estimators.straight_through import StraightThrough as StraightThrough
 from relbo.estimators.vimco import VIMCO as VIMCO
 from relbo.estimators.vrs import VRS as VRS
 from relbo.estimators.vrs import AbstractVRS as AbstractVRS
-from relbo.estimators.vrs import Parts as Parts
-from relbo.estimators.vrs import Tally as Tally
-from relbo.estimators.vrs import VRSInfo as VRSInfo
-from relbo.estimators.vrs import VRSState as VRSState
 from relbo.estimators.vrs_all import VRSAll as VRSAll
 from relbo.estimators.vrs_path import VRSPath as VRSPath
 from relbo.estimators.vrs_raw import VRSRaw as VRSRaw

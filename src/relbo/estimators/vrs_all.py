@@ -28,8 +28,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from relbo import bounds
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.estimators.base import check_num_samples, plain_info
+from relbo.estimators.records import Tally, VRSInfo, VRSState
 from relbo.estimators.score import AbstractScoreEstimator, independent_draws
-from relbo.estimators.vrs import Tally, VRSInfo, VRSState, check_acceptance
+from relbo.estimators.vrs import check_acceptance
 from relbo.streams import Streams
 from relbo.thresholds import AbstractThreshold, Quantile, Reading, as_threshold, look_up
 from relbo.types import AnyPair, Batch, Draws, Info, Number, Weights

@@ -23,7 +23,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from relbo.estimators.vrs import AbstractVRS, Parts
+from relbo.estimators.records import Parts
+from relbo.estimators.vrs import AbstractVRS
 from relbo.types import Draws
 from relbo.view import Needs
 

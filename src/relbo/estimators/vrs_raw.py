@@ -19,8 +19,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from relbo.estimators.records import Parts
 from relbo.estimators.score import leave_one_out
-from relbo.estimators.vrs import AbstractVRS, Parts
+from relbo.estimators.vrs import AbstractVRS
 from relbo.types import Draws
 
 

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from relbo.estimators.vrs import AbstractVRS, Parts
+from relbo.estimators.records import Parts
+from relbo.estimators.vrs import AbstractVRS
 from relbo.types import Draws
 
 

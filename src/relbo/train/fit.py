@@ -25,8 +25,8 @@ from relbo.estimators.base import AbstractEstimator
 from relbo.train.describe import described
 from relbo.train.directory import RunDirectory
 from relbo.train.loop import TrainState, Transform, epoch_order, init_state, make_chunk
+from relbo.train.open_run import OpenRun
 from relbo.train.optimizers import as_optimizer
-from relbo.train.session import Session
 from relbo.train.signals import StopRequest, stop_requests
 from relbo.types import Pair
 
@@ -188,7 +188,7 @@ def fit(
         if out is not None:
             directory = RunDirectory(Path(out), identity, description, config, resume=resume)
             stack.callback(directory.close)
-        run = Session(init_state(key_init, pair, estimator, optimizer, num_data), directory)
+        run = OpenRun(init_state(key_init, pair, estimator, optimizer, num_data), directory)
         asked = stack.enter_context(stop_requests())
         shown = stack.enter_context(_progress_bar(total, int(run.state.step), wanted=progress))
 
@@ -223,7 +223,7 @@ def fit(
         return _result(run, asked, is_finished=int(run.state.step) >= total, is_time_up=is_time_up())
 
 
-def _result(run: Session, asked: StopRequest, *, is_finished: bool, is_time_up: bool) -> FitResult:
+def _result(run: OpenRun, asked: StopRequest, *, is_finished: bool, is_time_up: bool) -> FitResult:
     reasons = {"finished": is_finished, "interrupted": bool(asked), "time": is_time_up, "early": True}
     return FitResult(
         pair=run.state.pair,

@@ -179,6 +179,7 @@ def arrays(out):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(open_run(out, which="last").pair)]
 
 
+@pytest.mark.slow
 def test_killed_and_interrupted_runs_go_on(tmp_path):
     """SIGKILL, then SIGTERM, then to the end: the parameters of the run that nothing happened to, bit for bit."""
     words = ["--estimator", "vrs", "--rate", "0.5", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]

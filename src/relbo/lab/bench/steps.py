@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from relbo.acceptance import Soft
 from relbo.estimators import RLOO, VRS
 from relbo.estimators.base import AbstractEstimator
-from relbo.estimators.vrs import Tally, VRSState
+from relbo.estimators.records import Tally, VRSState
 from relbo.lanes import BLOCKS
 from relbo.models.sbn import sbn
 from relbo.thresholds import Quantile, QuantileState, look_up

@@ -40,7 +40,7 @@ class Counters:
     """Steps up to now, without a break, in which most rows ran out of proposals."""
 
 
-class Session:
+class OpenRun:
     """A run in memory and, if it has a directory, on disk.
 
     Args:
