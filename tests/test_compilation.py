@@ -72,7 +72,7 @@ SETTINGS = {
     "gamma": [relbo.VRS(2, relbo.Quantile(gamma, 10, 1, warmup=0)) for gamma in (0.9, 0.2)],
     "gamma, online": [relbo.VRS(2, relbo.Quantile(gamma, 10, None)) for gamma in (0.9, 0.2)],
     "sharpness": [relbo.VRS(2, relbo.Fixed(0.0), relbo.Soft(sharpness)) for sharpness in (20.0, 0.2)],
-    "gains": [relbo.VRS(2, relbo.Rate(0.5, gains=relbo.Gains(floor=floor))) for floor in (0.005, 0.001)],
+    "gains": [relbo.VRS(2, relbo.Rate(0.5, gains=relbo.Gains(lead=lead))) for lead in (0.2, 0.01)],
 }
 
 

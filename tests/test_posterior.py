@@ -94,7 +94,7 @@ def test_errors_and_biases_over_many_rows():
     evidence = float(exact.log_evidence(PAIR.model, jnp.asarray(0), SUPPORT))
     assert abs(z_score(found.acceptance, 0.3)) < 5.5
     assert abs(z_score(np.exp(found.log_evidence - evidence), 1.0)) < 5.5, "exp(log evidence) is unbiased"
-    assert found.log_evidence.mean() < evidence + found.log_evidence.std() / np.sqrt(ROWS)
+    assert z_score(found.log_evidence, evidence) < 5.5, "its mean is below"
     np.testing.assert_allclose(np.mean(found.log_evidence_error), found.log_evidence.std(ddof=1), rtol=0.25)
     kl = float(exact.kl(PAIR, jnp.asarray(0), SUPPORT, t))
     assert 0.7 * kl < found.kl.mean() < kl
@@ -204,7 +204,7 @@ def mixed():
 def test_dictionaries_in_blocks_of_rows(mixed):
     # what remains to be told by rejection is the label: r(1) / r(0) = a(1) w(1) / a(0) w(0) in closed form
     draws, x, ticks = mixed
-    assert ticks == [2, 2, 1], "blocks of 20,000 draws, the last one padded"
+    assert ticks == [1] * 5, "rows of 40,000 proposals, one at a time"
     assert draws.z["code"].shape == (5, 8_000, 2) and draws.z["label"].shape == (5, 8_000)
     log_prior = np.log([1 / (1 + np.e), np.e / (1 + np.e)])
     code = np.log(np.pi) - 0.25 * np.sum(x["image"] ** 2, axis=1)  # log of the integral over the code
@@ -216,7 +216,8 @@ def test_dictionaries_in_blocks_of_rows(mixed):
         assert np.abs(centre.mean(axis=0)).max() < 6 * np.sqrt(0.5 / 8_000)
         np.testing.assert_allclose(centre.var(axis=0), 0.5, rtol=6 * np.sqrt(2 / 8_000))
     evidence = code + np.log(np.sum(np.exp(log_prior[None] + x["hint"][:, None] * np.arange(2)), axis=1))
-    assert (np.abs(draws.log_evidence - evidence) < 5.5 * draws.log_evidence_error).all()
+    # where both labels weigh the same nothing but rounding is left
+    assert (np.abs(draws.log_evidence - evidence) < 5.5 * draws.log_evidence_error + 1e-12).all()
 
 
 def test_summary(mixed):

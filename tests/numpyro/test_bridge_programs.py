@@ -127,11 +127,11 @@ def test_a_run_goes_on_from_the_state_of_any_other(caplog):
 
     plain = run(RLOO(2), svi=numpyro.infer.SVI(programs.model, programs.guide, OPTIM, RLOO(2)))
     assert plain.state.mutable_state is None
-    resampled = run(ResampledELBO(2, rate=0.5, num_draws=20), plain.state)
+    resampled = run(ResampledELBO(2, rate=0.5, num_draws=20, warmup=0), plain.state)
     thresholds = resampled.state.mutable_state[STATE_SITE].thresholds
     assert thresholds.step == 3 and jnp.all(jnp.isfinite(thresholds.value))
     assert "begun anew" not in caplog.text
-    again = run(ResampledELBO(2, rate=0.5, num_draws=20), resampled.state)
+    again = run(ResampledELBO(2, rate=0.5, num_draws=20, warmup=0), resampled.state)
     assert again.state.mutable_state[STATE_SITE].thresholds.step == 6
     other = run(ResampledELBO(2, threshold="quantile:0.9", every=10), resampled.state)
     assert other.state.mutable_state[STATE_SITE].thresholds.step == 3 and "begun anew" in caplog.text

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from relbo._check import checked_rows, is_int, is_number, require
@@ -82,4 +83,5 @@ class Fixed(AbstractThreshold[FixedState]):
 
 
 def _is_infinite(value: Any) -> bool:
-    return isinstance(value, float | jax.Array) and bool(jnp.all(jnp.asarray(value) > -jnp.inf))
+    # by NumPy: inside a compiled program the comparison would be traced
+    return isinstance(value, float | jax.Array) and bool(np.all(np.asarray(value) > -np.inf))
