@@ -51,6 +51,7 @@ def test_means_match_enumeration(pair, support):
         assert (np.abs(z) < 5.5).all(), (name, z)
 
 
+@pytest.mark.slow
 def test_rs_is_an_unbiased_estimate_of_the_evidence(pair, support):
     """E[exp(RS-k)] = p(x), over 250 copies of each point; z-scores below 5.5: false failure below 2e-7."""
     copies = np.repeat(X, 250, axis=0)

@@ -538,7 +538,7 @@ def test_bad_settings(change, message):
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.bfloat16, marks=pytest.mark.slow), jnp.float16])
 def test_half_precision_accepts_at_the_right_rate(dtype):
     # log w = log 4, T = 3: a = 0.988 up to the rounding of log a; binomial, 6 standard deviations: false failure 2e-9
     pair = relbo.Pair(TableModel(jnp.zeros((1, 4), dtype), normalise=False), TableProposal(jnp.zeros((1, 4), dtype)))

@@ -52,6 +52,7 @@ def test_the_picture(found, tmp_path):
     figure.savefig(tmp_path / "ranks.png")
 
 
+@pytest.mark.slow
 def test_a_network_of_32_states():
     """The inference network is untrained, and r at a low rate as good as exact draws."""
     pair = relbo.sbn(jax.random.key(3), [5], jnp.full(6, 0.5))

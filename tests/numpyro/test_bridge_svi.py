@@ -194,6 +194,7 @@ def test_every_estimator_serves_or_says_what_it_needs(name):
             plain.run(jax.random.key(0), 2, programs.X, progress_bar=False)
 
 
+@pytest.mark.slow
 def test_plain_svi_neither_waits_for_a_warmup_nor_reads_a_schedule():
     loss = ResampledELBO(2, threshold="fixed:5", warmup=3)
     svi = make_svi(loss, numpyro.infer.SVI)
