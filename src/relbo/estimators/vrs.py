@@ -172,7 +172,7 @@ class VRS(AbstractVRS):
         rate: short for `threshold=Rate(rate)`.
         max_rounds: a row runs out after max_rounds * S proposals.
         throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from q,
-            and is counted, and its T is solved anew at its next visit.
+            and is counted, and its T is raised, or solved anew at its next visit.
 
     Example:
         >>> estimator = relbo.VRS(num_samples=2, num_proposals=6, rate=0.5)
