@@ -34,6 +34,7 @@ SHARE_DURING_WRITES = 3
 def words(out: Path, epochs: int) -> list[str]:
     """The command line of the run."""
     line = ["train", "--layers", "8", "--num-samples", "2", "--num-draws", "10", "--estimator", "vrs", "--rate", "0.5"]
+    line += ["--warmup-epochs", "0"]
     line += ["--epochs", str(epochs), "--valid-bound", "is:2", "--valid-every", "5", "--quiet", "--resume"]
     line += ["--checkpoint-every", "20", "--log-every", "10", "--out", str(out)]
     return [*line, "--compilation-cache", str(out.parent / "cache")]

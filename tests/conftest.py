@@ -1,3 +1,4 @@
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -22,10 +23,15 @@ import typer
 # typer hands commands the base class of the context that it has them ask for, which checked types refuse
 typer.Context = typer.Context.__mro__[1]
 
+# Tracing makes many objects that live: Python looks for cycles among them so often that it takes a tenth of the time.
+gc.set_threshold(200_000, 20, 100)
+
 REAL_DATA = os.environ.get("RELBO_DATA")
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_traceback_filtering", "off")  # an error is as clear with all its frames, and pytest hides most
+jax.config.update("jax_traceback_in_locations_limit", 0)  # nobody looks at the lines that a compiled program comes from
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

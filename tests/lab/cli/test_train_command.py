@@ -54,6 +54,10 @@ def trained(tmp_path_factory):
     return out
 
 
+def test_half_of_a_run_is_without_rejection_by_default(trained):
+    assert RunConfig.load(trained).warmup_epochs == 1.0  # of 2
+
+
 def test_train_then_evaluate(trained, capsys, tmp_path):
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 2 * (1297 // 64) and records[-1]["epoch"] == 2
@@ -182,7 +186,10 @@ def arrays(out):
 @pytest.mark.slow
 def test_killed_and_interrupted_runs_go_on(tmp_path):
     """SIGKILL, then SIGTERM, then to the end: the parameters of the run that nothing happened to, bit for bit."""
-    words = ["--estimator", "vrs", "--rate", "0.5", "--epochs", "40", "--checkpoint-every", "10", "--log-every", "5"]
+    words = [
+        *("--estimator", "vrs", "--rate", "0.5", "--warmup-epochs", "0", "--epochs", "40"),
+        *("--checkpoint-every", "10", "--log-every", "5"),
+    ]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     process = start(whole, *words)
     killed = start(parts, *words)

@@ -54,7 +54,7 @@ def train_command(
     rate: float | None = typer.Option(None, help="VRS: short for --threshold rate:RATE, an acceptance rate to hold."),
     refresh_epochs: float = typer.Option(10.0, help="VRS: epochs between refreshes of a quantile; 0 is online."),
     warmup_epochs: float | None = typer.Option(
-        None, help="VRS: epochs without rejection before; for a quantile, those up to its first refresh."
+        None, help="VRS: epochs without rejection at the start; by default half of --epochs."
     ),
     num_draws: int | None = typer.Option(
         None, help="VRS: draws behind each threshold that is solved for; by default 100 for a quantile, 20 for a rate."
@@ -118,6 +118,8 @@ def train_command(
         valid_every=valid_every,
         patience=patience,
     )
+    if warmup_epochs is None:  # after the number of epochs was checked
+        asked = dataclasses.replace(asked, warmup_epochs=asked.epochs / 2)
     refuse_foreign(out, resume=resume)
     config = _resumed(said, asked, out) if resume and (out / "config.json").exists() else asked
     result = train_run(
