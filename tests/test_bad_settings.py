@@ -221,6 +221,7 @@ WRONG_TYPES = {
     "fit(data=None)": "fit: data must be arrays with the same number of datapoints",
     "fit(data={'a': x, 'b': x[:3]})": "fit: data must be arrays with the same number of datapoints",
     "fit(data=[1, 2])": "fit: data must be an array of numbers, or a tree of such arrays, got 1.",
+    "fit(data=jax.random.split(jax.random.key(0), 8))": "fit: data must be an array of numbers",
     "fit(valid={'a': x, 'b': x[:3]})": "fit: valid must be arrays with the same number of datapoints",
     "fit(estimator='vrs')": "fit: estimator must be an estimator such as relbo.VRS(5), got 'vrs'.",
     "fit(estimator=relbo.RLOO)": "fit: estimator must be an estimator such as relbo.VRS(5), got <class",

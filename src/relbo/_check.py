@@ -85,9 +85,10 @@ def num_datapoints(x: PyTree, what: str) -> int:
     """The common first axis of all leaves of x, which must not be empty."""
     leaves = jax.tree.leaves(x)
     for leaf in leaves:
-        is_array = isinstance(leaf, jax.Array | np.ndarray) and (
-            jnp.isdtype(leaf.dtype, ("bool", "numeric")) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        )
+        is_array = isinstance(leaf, jax.Array | np.ndarray)
+        # a key is an array too, of a type that `isdtype` does not know
+        is_array = is_array and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        is_array = is_array and jnp.isdtype(leaf.dtype, ("bool", "numeric"))
         require(is_array, what, "an array of numbers, or a tree of such arrays", leaf)
     sizes = {np.shape(leaf)[:1] for leaf in leaves}
     ok = len(sizes) == 1 and sizes != {()} and sizes != {(0,)}

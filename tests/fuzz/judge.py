@@ -126,9 +126,14 @@ def run_line(world: World, kind: str, words: list[str], tally: Tally) -> None:
 
 def owned_by(words: list[str]) -> str | None:
     """The file or folder that a command was told to write; one that was there is replaced, as the command says."""
-    said = [value for word, value in zip(words, [*words[1:], ""], strict=True) if word == "--out"]
-    said += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
-    return said[-1] if said else None
+    said, left = None, list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--out" and left:
+            said = left.pop(0)  # whatever it is: also "--", or the name of another option
+        elif word.startswith("--out="):
+            said = word.removeprefix("--out=")
+    return said
 
 
 def call_python(world: World, kind: str, case: tuple[str, dict[str, int]], tally: Tally) -> None:

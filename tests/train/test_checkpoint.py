@@ -1,6 +1,8 @@
 """Checkpoints hold everything, refuse what does not fit, and say when they are damaged."""
 
+import gc
 import logging
+import warnings
 
 import equinox as eqx
 import jax
@@ -54,6 +56,20 @@ def test_one_item_is_read_without_the_others(tmp_path):
         asked = {name: items[name] for name in names}
         restored, record = checkpoints.restore(1, asked)
         assert record == {"seen": 1} and eqx.tree_equal(restored, asked)
+
+
+def test_what_orbax_leaves_unfinished_at_a_damaged_file_is_not_heard_of(tmp_path):
+    checkpoints = Checkpoints(tmp_path, "run")
+    checkpoints.save(1, {"part": tree()}, {})
+    metadata = tmp_path / "1" / "part" / "_METADATA"
+    begin, _, end = metadata.read_text().rpartition("np.ndarray")  # of the last array: the others are under way by then
+    metadata.write_text(begin + "nP.ndarray" + end)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with pytest.raises(Damaged, match="Unknown type"):
+            checkpoints.restore(1, {"part": tree()})
+        gc.collect()
+    assert [str(warning.message) for warning in heard] == []
 
 
 def test_damage_is_named(tmp_path):

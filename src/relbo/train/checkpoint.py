@@ -15,6 +15,8 @@ import logging
 import shutil
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -234,4 +236,8 @@ class Checkpoints:
             with _orbax() as (ocp, checkpointer):
                 return checkpointer.restore(self.where(step), args=ocp.args.Composite(**items(ocp)))
         except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
+            with warnings.catch_warnings():
+                # what orbax had begun for the other arrays is let go here, without a word of Python about it
+                warnings.simplefilter("ignore", RuntimeWarning)
+                traceback.clear_frames(error.__traceback__)
             raise Damaged(self._damage(step, f"{type(error).__name__}: {first_line(error)}")) from error
