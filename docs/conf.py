@@ -35,6 +35,7 @@ nb_execution_cache_path = str(DOCS.parent / "out" / "tutorials")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
+nb_output_stderr = "remove"  # such as that tqdm finds no widgets; what a page should show, it prints
 
 toc_object_entries = False  # headings name them already
 autodoc_member_order = "bysource"
