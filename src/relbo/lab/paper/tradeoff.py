@@ -182,8 +182,16 @@ def plot(results: dict[str, Any], path: Path) -> Path:
     axes.minorticks_off()
     axes.set_xlabel("acceptance rate $Z_R$ (a draw costs $1/Z_R$ proposals)", fontsize=8.5)
     axes.set_ylabel("bound on log p(x), nats", fontsize=8.5)
-    place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-    axes.annotate("log p(x)", (0.985, top), xycoords=("axes fraction", "data"), fontsize=8.5, **place)
+    axes.annotate(
+        "log p(x)",
+        (0.985, top),
+        xytext=(0, 2),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=8.5,
+    )
     axes.annotate("ELBO (T = ∞)", (rate[0], bound[0]), xytext=(9, -2), textcoords="offset points", fontsize=8.5)
     middle = int(np.argmin(np.abs(rate - 0.35)))
     axes.annotate(
