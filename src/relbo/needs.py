@@ -3,8 +3,6 @@
 import enum
 from typing import Any
 
-import jax
-
 from relbo.models.base import AbstractBatchPair, AbstractBernoulliProposal, AbstractReparameterizedProposal
 from relbo.types import AnyPair, Pair
 
@@ -42,8 +40,5 @@ def check_needs(estimator: Any, pair: AnyPair) -> None:
 
 
 def num_features(pair: AnyPair) -> int:
-    """How many numbers `features` makes of one x; a model's `sample` tells, without being run."""
-    if isinstance(pair, AbstractBatchPair):
-        return pair.num_features
-    x, _ = jax.eval_shape(pair.model.sample, jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(x))
+    """How many numbers `features` makes of one x."""
+    return pair.num_features if isinstance(pair, AbstractBatchPair) else pair.model.num_features()

@@ -31,6 +31,7 @@ from relbo.needs import Needs as Needs
 from relbo.needs import check_needs as check_needs
 from relbo.needs import num_features as num_features
 from relbo.needs import offers as offers
+from relbo.rows import ROWS
 from relbo.spare import Partly, one_weighed
 from relbo.streams import grid, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
@@ -230,8 +231,11 @@ class RowView(AbstractView):
 
     def each(self, function: Callable[..., Result], *draws: PyTree) -> Result:
         """`function(pair, x, *draws)` of one datapoint and one draw, for all b datapoints and their k draws."""
-        per_row = jax.vmap(lambda x, *row: jax.vmap(lambda *one: function(self.pair, x, *one))(*row))
-        return per_row(self.x, *draws)
+
+        def per_row(x: PyTree, *row: PyTree) -> Result:
+            return jax.vmap(lambda *one: function(self.pair, x, *one))(*row)
+
+        return jax.vmap(per_row, axis_name=ROWS)(self.x, *draws)
 
     def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """(x, z) from the model, as many for each row of the batch."""

@@ -180,4 +180,5 @@ def test_an_estimator_that_needs_more_than_a_guide_is_refused_by_name():
         needs = relbo.Needs.BITS
 
     with pytest.raises(ValueError, match="Needy needs Bernoulli layers"):
-        EstimatorELBO(Needy(2))
+        loss = EstimatorELBO(Needy(2))
+        loss.loss(jax.random.key(0), programs.PARAMS, programs.model, programs.guide, programs.X)

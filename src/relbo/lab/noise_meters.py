@@ -163,12 +163,17 @@ class ProgramMeter(AbstractMeter):
 
     def serves(self, estimator_class: type[AbstractEstimator]) -> bool:
         """Whether the guide meets its needs; dreams are out of reach of a program."""
-        needs = estimator_class.needs
-        return needs is not Needs.BITS and needs in offers(self.pair) and not issubclass(estimator_class, WakeSleep)
+        from relbo.numpyro.layers import refusal
+
+        if estimator_class.needs is Needs.BITS:
+            return refusal(self.pair, estimator_class) is None
+        return estimator_class.needs in offers(self.pair) and not issubclass(estimator_class, WakeSleep)
 
     def check(self, estimator: AbstractEstimator) -> None:
         """Says what is missing."""
-        check_needs(estimator, self.pair)
+        from relbo.numpyro.layers import suited
+
+        check_needs(estimator, suited(self.pair, estimator))
 
     def warm_up(self, estimator: AbstractEstimator, num_warmup: int, batch_size: int, seed: int) -> Ready:
         """Steps on the program's own data."""

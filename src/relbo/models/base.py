@@ -7,6 +7,7 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo import units
@@ -36,6 +37,11 @@ class AbstractModel(eqx.Module):
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
         """Draws (x, z) from the model."""
+
+    def num_features(self) -> int:
+        """Numbers in one x; `sample` tells, without being run. A model that cannot draw x says it here."""
+        x, _ = jax.eval_shape(self.sample, jax.random.key(0))
+        return sum(leaf.size for leaf in jax.tree.leaves(x))
 
 
 class AbstractBernoulliModel(AbstractModel):

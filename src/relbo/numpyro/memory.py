@@ -10,12 +10,11 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
-from relbo.numpyro.pair import ProgramPair
 from relbo.numpyro.visits import AtEachVisit
 from relbo.thresholds import Fixed
 from relbo.train.errors import runtime_message
 from relbo.train.starving import WORTH_A_WARNING, starving_message
-from relbo.types import EmptyState
+from relbo.types import AnyPair, EmptyState
 
 LOGGER = logging.getLogger("relbo")
 
@@ -70,7 +69,7 @@ def _has_threshold(estimator: AbstractEstimator) -> TypeGuard[AbstractVRS | VRSA
 
 
 def without_memory(
-    estimator: AbstractEstimator, key: PRNGKeyArray, pair: ProgramPair, num_data: int
+    estimator: AbstractEstimator, key: PRNGKeyArray, pair: AnyPair, num_data: int
 ) -> tuple[AbstractEstimator, Any]:
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
     if _has_threshold(estimator):

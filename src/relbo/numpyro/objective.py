@@ -27,6 +27,7 @@ from relbo._tree import attach_gradient, tree_add, tree_scale
 from relbo.estimators import AbstractEstimator
 from relbo.estimators.score import leave_one_out
 from relbo.numpyro.autoguides import set_up
+from relbo.numpyro.layers import of_program, suited
 from relbo.numpyro.memory import Notes, forgetting, without_memory
 from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
@@ -44,7 +45,8 @@ class EstimatorELBO(ELBO):
 
     Args:
         estimator: any relbo estimator that needs no more than draws and log densities of the guide, or, where the
-            latents of a row have reparameterised samplers, also the path of the draws (`Pathwise`, `DReG`).
+            latents of a row have reparameterised samplers, also the path of the draws (`Pathwise`, `DReG`), or, where
+            they are Bernoulli sites, also layers of units (`DisARM`, `REBAR`).
         num_shared: draws of the latents outside the row plate; at least 2 if one of them, like any discrete one,
             has no reparameterised sampler.
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
@@ -69,11 +71,6 @@ class EstimatorELBO(ELBO):
         super().__init__()
         if not isinstance(estimator, AbstractEstimator):
             raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
-        if estimator.needs is Needs.BITS:
-            raise ValueError(
-                f"{type(estimator).__name__} needs {estimator.needs.value}, which a NumPyro guide does not show. "
-                "Choose an estimator that needs any proposal (`relbo list` shows what each needs)."
-            )
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
         self.estimator, self.num_shared, self.plate, self.without_path = estimator, num_shared, plate, without_path
         self._notes = Notes()
@@ -86,7 +83,8 @@ class EstimatorELBO(ELBO):
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
         self._notes.say(program.layout.note)
         pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
-        return self._estimator_for(pair, program).init(key_init, pair, program.layout.num_data)
+        estimator = self._estimator_for(pair, program)
+        return estimator.init(key_init, suited(pair, estimator), program.layout.num_data)
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
@@ -124,15 +122,19 @@ class EstimatorELBO(ELBO):
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
         self._notes.say(program.layout.note)
         shared, num_shared = self._draw_shared(key_shared, program, params)
-        pair, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
-        estimator = self._estimator_for(pair, program)
+        whole, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
+        estimator = self._estimator_for(whole, program)
+        pair = suited(whole, estimator)
+        if pair is not whole:
+            batch = batch._replace(x=whole.features(batch.x))
         if STATE_SITE in param_map:
             estimator, state, keep, note = recall(estimator, param_map[STATE_SITE], program.layout.num_data)
             self._notes.say(note)
         else:
             estimator, state = without_memory(estimator, key_init, pair, program.layout.num_data)
             keep = None
-        gradient, state, info = estimator.estimate(key_step, pair, state, batch)
+        found, state, info = estimator.estimate(key_step, pair, state, batch)
+        gradient = found if pair is whole else of_program(found)
         state = state if keep is None else keep(state)
         num_data = program.layout.num_data
         by_draw = mean_bound(info, num_shared)

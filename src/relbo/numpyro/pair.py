@@ -54,7 +54,7 @@ class ProgramPair(AbstractBatchPair):
         def all_draws(model: dict[str, Array], guide: dict[str, Array], values: PyTree) -> Parts:
             return jax.vmap(lambda v: one(model, guide, v))(values)
 
-        parts = self._for_each_shared(all_draws, self.shared_model, self.shared_guide, local)
+        parts = self.for_each_shared(all_draws, self.shared_model, self.shared_guide, local)
 
         def flat(values: Float[Array, "m k b"]) -> Array:
             rows = jnp.swapaxes(values, 1, 2)
@@ -93,9 +93,10 @@ class ProgramPair(AbstractBatchPair):
         def all_draws(keys: Key[Array, " k"], shared: dict[str, Array]) -> PyTree:
             return jax.vmap(lambda k: one(k, shared))(keys)
 
-        return to_rows(self.program, self._for_each_shared(all_draws, noise, self.shared_guide))
+        return to_rows(self.program, self.for_each_shared(all_draws, noise, self.shared_guide))
 
-    def _for_each_shared(self, function: Callable[..., Any], *values: PyTree) -> Any:
+    def for_each_shared(self, function: Callable[..., Any], *values: PyTree) -> Any:
+        """`function` at each draw of the shared latents, which are the first axis of all values."""
         # `vmap` over one draw of the shared latents is not free: inside a loop XLA makes slow sums of the products
         # that have an axis of 1
         if self.num_shared > 1:
