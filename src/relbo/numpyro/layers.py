@@ -25,12 +25,14 @@ from relbo.estimators import ARM, AbstractEstimator, Concrete, DisARM
 from relbo.models.base import AbstractBernoulliProposal, AbstractModel, Layers
 from relbo.needs import Needs
 from relbo.numpyro.layout import Trace
-from relbo.numpyro.pair import ProgramPair
+from relbo.numpyro.pair import ProgramPair, Row
 from relbo.rows import ROWS, for_all_rows
 from relbo.types import Pair
 
 BITS_ALONE = (ARM, DisARM)
 """Estimators that run the program at zeros and ones only, never in between."""
+AllRows = tuple[Float[Array, "b _"], ...]
+"""`Layers` of all rows together."""
 _BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
 
 
@@ -75,12 +77,12 @@ class ProgramLayers(AbstractBernoulliProposal):
         made = zip(keys, sizes, self.layers, strict=True)
         return tuple(units.uniform_noise(k, size, layer.dtype) for k, size, layer in made)
 
-    def _all_rows(self, noise: tuple[Any, ...], unit: units.Unit) -> tuple[Layers, Layers]:
+    def _all_rows(self, noise: tuple[Any, ...], unit: units.Unit) -> tuple[AllRows, AllRows]:
         pair, num_shared = self.pair, self.pair.num_shared
 
         key_guide, _ = jax.random.split(pair.program.key)  # the key that `Program.score` runs it with
 
-        def run(shared: dict[str, Array], noise: tuple[Any, ...]) -> tuple[Layers, Layers]:
+        def run(shared: dict[str, Array], noise: tuple[Any, ...]) -> tuple[AllRows, AllRows]:
             decide = _Decide(self.layers, noise, unit, integer=self.integer)
             with decide:
                 _guide_of(pair, key_guide, shared)()
@@ -102,14 +104,15 @@ class ProgramRows(AbstractModel):
     def log_joint(self, x: PyTree, z: Layers) -> Float[Array, ""]:
         """Log p of the row, as `relbo.numpyro.program` defines it."""
 
-        def all_rows(rows: Layers) -> Float[Array, " b"]:
+        def all_rows(rows: AllRows) -> Float[Array, " b"]:
             values = {
                 layer.name: _seen(row, integer=self.integer).reshape(-1, 1, *layer.shape)
                 for layer, row in zip(self.layers, rows, strict=True)
             }
             # a value between 0 and 1 is outside of the support, but not an error here
             with numpyro.validation_enabled(is_validate=False):
-                return self.pair.log_densities(x, values)[0][:, 0]
+                row = Row(jnp.arange(len(rows[0]), dtype=jnp.int32), {})
+                return self.pair.log_densities(row, values)[0][:, 0]
 
         return for_all_rows(all_rows, z)
 
