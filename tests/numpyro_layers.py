@@ -32,9 +32,9 @@ def exact_elbo(params, model, guide, shapes, *args, **kwargs):
 
 
 # independent units of a row, two sites of different shapes; the second stands in a plate of its own
-FLAT = {
-    "a": jnp.array([NEARLY_0, LOG3]),
-    "c": jnp.array([[NEARLY_0], [-LOG3], [LOG3]]),
+FLAT_PARAMS = {
+    "a_logits": jnp.array([NEARLY_0, LOG3]),
+    "c_logits": jnp.array([[NEARLY_0], [-LOG3], [LOG3]]),
     "w": jnp.array([0.7, -0.4, 1.2]),
     "bias": jnp.array(0.3),
 }
@@ -42,7 +42,7 @@ FLAT_SHAPES = {"a": (3, 2), "c": (1, 3)}
 
 
 def flat_model(x, subsample_size=None):
-    w, bias = numpyro.param("w", FLAT["w"]), numpyro.param("bias", FLAT["bias"])
+    w, bias = numpyro.param("w", FLAT_PARAMS["w"]), numpyro.param("bias", FLAT_PARAMS["bias"])
     with numpyro.plate("rows", 3, dim=-1, subsample_size=subsample_size):
         x = numpyro.subsample(x, event_dim=1)
         a = numpyro.sample("a", dist.Bernoulli(0.3 * jnp.ones(2)).to_event(1))
@@ -53,14 +53,12 @@ def flat_model(x, subsample_size=None):
 
 
 def flat_guide(x, subsample_size=None):
-    a, c = numpyro.param("a_logits", FLAT["a"]), numpyro.param("c_logits", FLAT["c"])
+    a, c = numpyro.param("a_logits", FLAT_PARAMS["a_logits"]), numpyro.param("c_logits", FLAT_PARAMS["c_logits"])
     with numpyro.plate("rows", 3, dim=-1, subsample_size=subsample_size) as rows:
         numpyro.sample("a", dist.Bernoulli(logits=a).to_event(1))
         with numpyro.plate("extra", 1, dim=-2):
             numpyro.sample("c", dist.Bernoulli(logits=c[rows, 0]))
 
-
-FLAT_PARAMS = {"w": FLAT["w"], "bias": FLAT["bias"], "a_logits": FLAT["a"], "c_logits": FLAT["c"]}
 
 # a sigmoid belief network: the second layer depends on both units of the first, in model and guide
 DEEP_PARAMS = {
@@ -91,7 +89,12 @@ def deep_guide(x, subsample_size=None):
 
 
 # a shared bit beside two bits of each row
-BOTH_PARAMS = {"g": jnp.array(0.4), "slope": jnp.array([0.5, -1.0]), "shift": jnp.array(0.8), "mean": jnp.array(1.3)}
+BOTH_PARAMS = {
+    "g_logit": jnp.array(0.4),
+    "slope": jnp.array([0.5, -1.0]),
+    "shift": jnp.array(0.8),
+    "mean": jnp.array(1.3),
+}
 BOTH_SHAPES = {"g": (), "z": (3, 2)}
 
 
@@ -106,13 +109,11 @@ def both_model(x, subsample_size=None):
 
 def both_guide(x, subsample_size=None):
     slope, shift = numpyro.param("slope", BOTH_PARAMS["slope"]), numpyro.param("shift", BOTH_PARAMS["shift"])
-    g = numpyro.sample("g", dist.Bernoulli(logits=numpyro.param("g_logit", BOTH_PARAMS["g"])))
+    g = numpyro.sample("g", dist.Bernoulli(logits=numpyro.param("g_logit", BOTH_PARAMS["g_logit"])))
     with numpyro.plate("rows", 3, subsample_size=subsample_size):
         x = numpyro.subsample(x, event_dim=1)
         numpyro.sample("z", dist.Bernoulli(logits=slope * x + shift * g).to_event(1))
 
-
-BOTH_PARAMS["g_logit"] = BOTH_PARAMS.pop("g")
 
 # no plate that all latents share: the whole program is one row; a site outside the plate depends on all of them
 ONE_PARAMS = {"p": jnp.array([0.3, 0.6, 0.2]), "scale": jnp.array(0.7)}

@@ -140,7 +140,6 @@ def test_same_numbers_as_a_pair_that_was_written_natively(estimator):
 @pytest.mark.parametrize(
     "estimator", [relbo.REBAR(1), relbo.MuProp(1), relbo.DisARM(1)], ids=lambda e: type(e).__name__
 )
-@pytest.mark.parametrize("name", PROGRAMS)
 def test_mean_gradient_is_that_of_the_program(estimator, name):
     model, guide, params, _ = PROGRAMS[name]
     loss = EstimatorELBO(estimator, num_shared=3 if name == "shared" else 1)
