@@ -138,7 +138,14 @@ def test_same_numbers_as_a_pair_that_was_written_natively(estimator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "estimator", [relbo.REBAR(1), relbo.MuProp(1), relbo.DisARM(1)], ids=lambda e: type(e).__name__
+    ("estimator", "name"),
+    [
+        *[(relbo.DisARM(1), name) for name in PROGRAMS],
+        (relbo.REBAR(1), "shared"),
+        (relbo.REBAR(1), "one-row"),
+        (relbo.MuProp(1), "flat"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else type(v).__name__,
 )
 def test_mean_gradient_is_that_of_the_program(estimator, name):
     model, guide, params, _ = PROGRAMS[name]
