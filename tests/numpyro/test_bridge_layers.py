@@ -106,15 +106,10 @@ def layered(estimator, name="deep", params=None, **kwargs):
     return by_layers(build_pair(program, values, {}, 1), type(estimator))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
-    [
-        relbo.REBAR(1),
-        *[
-            pytest.param(e, marks=pytest.mark.slow)
-            for e in (relbo.RELAX(2, width=3), relbo.MuProp(2), relbo.StraightThrough(2), relbo.DisARM(2))
-        ],
-    ],
+    [relbo.REBAR(1), relbo.RELAX(2, width=3), relbo.MuProp(2), relbo.StraightThrough(2), relbo.DisARM(2)],
     ids=lambda e: type(e).__name__,
 )
 def test_same_numbers_as_a_pair_that_was_written_natively(estimator):
