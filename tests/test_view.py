@@ -240,12 +240,12 @@ def test_the_gradient_along_places_is_the_pull_back(place):
 
     @functools.partial(jax.jit, static_argnums=1)
     def run(todo, width):
-        _, _, pull = view.along(view.noise(key, 7))
+        z, _, pull = view.along(view.noise(key, 7))
         start = jax.tree.map(jnp.ones_like, pull(Weights(*c)))
         expected = jax.tree.map(jnp.add, start, pull(Weights(*jnp.where(todo[None], c, 0))))
         moved = Weights(*jnp.take_along_axis(c, order[None], axis=2))
         todo = jnp.take_along_axis(todo, order, axis=1)
-        return view.gradient(Places(key, order), moved, todo, start, width), expected
+        return view.gradient(Places(key, order, z[jnp.arange(5)[:, None], order]), moved, todo, start, width), expected
 
     for width, todo in [(2, some), (1, jnp.zeros((5, 7), bool))]:
         got, expected = run(todo, width)

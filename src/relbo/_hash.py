@@ -7,6 +7,7 @@ Reference:
     Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
@@ -14,6 +15,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
+@jax.jit  # traced once for each shape: a guide asks for many keys
 def threefry(
     key: UInt32[Array, " 2"], x0: UInt32[Array, "*s"], x1: UInt32[Array, "*s"]
 ) -> tuple[UInt32[Array, "*s"], UInt32[Array, "*s"]]:

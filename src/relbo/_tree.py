@@ -33,6 +33,22 @@ def sum_in_blocks(block: Callable[[Array], Tree], start: Tree, count: Int[Array,
     )[1]
 
 
+def sum_over_blocks(
+    block: Callable[[Array], Tree], start: Tree, position: Int[Array, "b k"], todo: Bool[Array, "b k"], size: int
+) -> Tree:
+    """`start` plus `block(first)` for blocks [first, first + size) that hold all positions in `todo`."""
+    beyond = jnp.iinfo(position.dtype).max
+
+    def first_from(least: Array) -> Array:
+        return jnp.min(jnp.where(todo & (position >= least), position, beyond))
+
+    return jax.lax.while_loop(
+        lambda carry: carry[0] < beyond,
+        lambda carry: (first_from(carry[0] + size), jax.tree.map(jnp.add, carry[1], block(carry[0]))),
+        (first_from(jnp.zeros((), position.dtype)), start),
+    )[1]
+
+
 def flat(tree: PyTree, dtype: jnp.dtype) -> Float[Array, " n"]:
     """All numbers of one observation, or of one z, in a row."""
     return jnp.concatenate([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])

@@ -7,7 +7,7 @@ lie side by side, so that counting acceptances row by row is a difference of run
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree, Shaped
 
 SHARES, NARROWEST = (16, 4), 8
 """Rounds are 1/16 or 1/4 of S draws per row wide, and at least 8: each further width costs seconds of compilation."""
@@ -42,6 +42,8 @@ class Places(NamedTuple):
     key: PRNGKeyArray
     """The stream of proposals."""
     position: Int[Array, "b k"]
+    z: PyTree[Shaped[Array, "b k ..."]]
+    """The draws themselves."""
 
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:
@@ -106,14 +108,6 @@ def columns(
         num_evaluated=jnp.asarray(num_rows * width, jnp.int32),
     )
     return lanes, positions
-
-
-def distinct(value: Int[Array, "b k"], where: Bool[Array, "b k"]) -> tuple[Int[Array, " n"], Int[Array, ""]]:
-    """The different values at the marked places, in front of whatever else, and how many there are."""
-    beyond = jnp.iinfo(value.dtype).max
-    ordered = jnp.sort(jnp.where(where, value, beyond).reshape(-1))
-    is_new = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (ordered < beyond)
-    return jnp.sort(jnp.where(is_new, ordered, beyond)), jnp.sum(is_new, dtype=jnp.int32)
 
 
 def running_sum(v: Int[Array, " n"]) -> Int[Array, " n"]:

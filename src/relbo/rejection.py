@@ -266,7 +266,7 @@ def accepted_draws(
         kept = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
         late = jnp.arange(accepted.used.shape[1]) >= num_proposals
         todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
-        places = Places(streams.propose, accepted.position) if along_path else accepted.z
+        places = Places(streams.propose, accepted.position, accepted.z) if along_path else accepted.z
         return view.gradient(places, weights, todo, kept, view.late_width(num_samples, num_proposals))
 
     return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)

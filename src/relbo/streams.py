@@ -29,9 +29,18 @@ class Streams(NamedTuple):
     """Whatever else an estimator draws, such as what is behind thresholds."""
 
 
+def split(key: PRNGKeyArray, num: int = 2) -> Key[Array, " n"]:
+    """`jax.random.split`, for the default generator with the rounds of the hash written out (`relbo._hash`)."""
+    if str(jax.random.key_impl(key)) != "threefry2x32":
+        return jax.random.split(key, num)
+    counter = jnp.arange(num, dtype=jnp.uint32)
+    words = threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter)
+    return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl=jax.random.key_impl(key))
+
+
 def split_streams(key: PRNGKeyArray) -> Streams:
     """Splits the key of a step into its named streams."""
-    return Streams(*jax.random.split(key, 3))
+    return Streams(*split(key, 3))
 
 
 def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[Array, "n ..."]:

@@ -11,7 +11,6 @@ row-wise pair only those that are missing, a whole-batch program whole columns.
 import abc
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -23,9 +22,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 from relbo._check import batch_size, one_number_each
 from relbo._tree import flat as flat
 from relbo._tree import freeze as freeze
-from relbo._tree import sum_in_blocks, tree_add
+from relbo._tree import sum_in_blocks, sum_over_blocks, tree_add
 from relbo.acceptance import log_odds_of
-from relbo.lanes import BLOCKS, Lanes, Places, columns, distinct, missing_places, widths_for
+from relbo.lanes import BLOCKS, Lanes, Places, columns, missing_places, widths_for
 from relbo.models.base import AbstractBatchPair
 from relbo.needs import Needs as Needs
 from relbo.needs import check_needs as check_needs
@@ -320,21 +319,18 @@ class BatchView(AbstractView):
         self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int
     ) -> Any:
         # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
-        wanted, count = distinct(places.position, todo)
         weighed = (weights.model != 0) | (weights.proposal != 0)
-        spare = one_weighed(partial(self.pair.draw, places.key, self.x), places.position, weighed, jnp.any(todo), width)
+        spare = one_weighed(places.z, weighed)
 
-        def block(done: Array) -> Any:
-            place = done + jnp.arange(width, dtype=jnp.int32)
-            column = wanted[jnp.where(place < count, place, 0)]
+        def block(first: Array) -> Any:
+            column = first + jnp.arange(width, dtype=jnp.int32)
             is_own = (places.position[:, :, None] == column[None, None]) & todo[:, :, None]
-            is_own = is_own & (place < count)[None, None]
             noise = jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column))
             *_, pull = self.along(Partly(noise, jnp.any(is_own, axis=1), spare))
             own = Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights])
             return pull(own)
 
-        return sum_in_blocks(block, start, count, width)
+        return sum_over_blocks(block, start, places.position, todo, width)
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""

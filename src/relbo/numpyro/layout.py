@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 from numpyro import distributions as dist
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import replay, substitute, trace
 from numpyro.ops.provenance import eval_provenance
 
 from relbo.numpyro.enumeration import is_summed
+from relbo.numpyro.seeding import Seeded
+from relbo.streams import split
 
 Trace = dict[str, dict[str, Any]]
 """Sites by name, as `numpyro.handlers.trace` records them."""
@@ -75,7 +77,7 @@ def without_path(latents: Trace) -> tuple[str, ...]:
 
 def run_guide(guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dict[str, Any]) -> Trace:
     """Trace of the guide. Keys are handed out before values are fixed, so fixing one leaves other draws as they are."""
-    return trace(substitute(seed(guide, key), data=values)).get_trace(*args, **kwargs)
+    return trace(substitute(Seeded(guide, key), data=values)).get_trace(*args, **kwargs)
 
 
 def replayed(
@@ -83,14 +85,14 @@ def replayed(
 ) -> Any:
     """The model on what the guide drew; `values` fixes more by name, and those in `shared` take their place."""
     seen = {**guide_trace, **{name: {**guide_trace[name], "value": value} for name, value in (shared or {}).items()}}
-    return replay(substitute(seed(model, key), data={**values, **(shared or {})}), seen)
+    return replay(substitute(Seeded(model, key), data={**values, **(shared or {})}), seen)
 
 
 def run(
     model: Any, guide: Any, args: tuple, kwargs: dict, key: jax.Array, values: dict[str, Any]
 ) -> tuple[Trace, Trace]:
     """Traces of the guide and of the model replayed on it; `values` fixes parameters, plates and latents by name."""
-    key_guide, key_model = jax.random.split(key)
+    key_guide, key_model = split(key)
     guide_trace = run_guide(guide, args, kwargs, key_guide, values)
     return guide_trace, trace(replayed(model, guide_trace, key_model, values)).get_trace(*args, **kwargs)
 

@@ -17,7 +17,6 @@ from, whose score is needed.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.handlers import trace
@@ -38,6 +37,7 @@ from relbo.numpyro.layout import (
     run_guide,
     samples_of,
 )
+from relbo.streams import split
 
 
 class Parts(NamedTuple):
@@ -173,7 +173,7 @@ class Program:
         noise = {name: local[name] for name in self.layout.local if name in self.noisy}
         values = {name: local[name].value if name in noise else local[name] for name in self.layout.local}
         values = {**params, **self.plates, **shared, **values}
-        key_guide, key_model = jax.random.split(self.key)
+        key_guide, key_model = split(self.key)
         guide_trace = run_guide(self.guide, self.args, self.kwargs, key_guide, values)
         total = _Total(self.layout)
         model = replayed(self.model, guide_trace, key_model, values, shared_model)
