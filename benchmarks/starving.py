@@ -3,9 +3,9 @@
 Five programs in the manner of NumPyro's examples: a subsampled likelihood of global latents, groups of observations,
 a logistic regression, an annealed guide (`AutoDAIS`), and a variational auto-encoder whose batches are arguments. For
 each the mean loss of the last fifth of the steps, with `Trace_ELBO` of as many draws beside it, the share of rows that
-ran out of proposals, and the time of a step.
+ran out of proposals, the step at which rejection began, and the time of a step.
 
-    python benchmarks/starving.py [--only NAME] [--rate 0.5] [--share 1.0] [--seed 0]
+    python benchmarks/starving.py [--only NAME] [--rate 0.5] [--lr 0.01] [--share 1.0] [--seed 0]
 """
 
 import argparse
@@ -24,6 +24,7 @@ from numpyro.infer.autoguide import AutoDAIS, AutoNormal
 
 from relbo.numpyro import SVI, ResampledELBO
 from relbo.numpyro.objective import STATE_SITE
+from relbo.thresholds import SettledState
 
 
 class Program(NamedTuple):
@@ -130,6 +131,8 @@ class Outcome(NamedTuple):
     """Mean over the last fifth of the steps."""
     exhausted: float
     """Share of rows that ran out of proposals."""
+    begins: str
+    """The step at which rejection began."""
     milliseconds: float
     """Of one step, without compilation."""
 
@@ -158,7 +161,10 @@ def train(program: Program, loss: Any, num_steps: int, seed: int = 0) -> Outcome
     seconds = time.perf_counter() - start
     tally = getattr((state.mutable_state or {}).get(STATE_SITE), "tally", None)
     exhausted = 0.0 if tally is None else float(tally.num_exhausted) / num_steps
-    return Outcome(float(jnp.mean(losses[-max(num_steps // 5, 1) :])), exhausted, 1e3 * seconds / num_steps)
+    thresholds = getattr((state.mutable_state or {}).get(STATE_SITE), "thresholds", None)
+    begins = str(int(thresholds.begun)) if isinstance(thresholds, SettledState) and thresholds.rejects else "never"
+    loss = float(jnp.mean(losses[-max(num_steps // 5, 1) :]))
+    return Outcome(loss, exhausted, begins, 1e3 * seconds / num_steps)
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -175,19 +181,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(PROGRAMS), action="append", help="one of the programs; all by default")
     parser.add_argument("--rate", type=float, action="append", help="acceptance rates; by default 0.5 and 0.1")
+    parser.add_argument("--lr", type=float, action="append", help="step sizes; by default each program's own")
     parser.add_argument("--share", type=float, default=1.0, help="share of the steps that is run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    print(f"{'program':14} {'loss':18} {'mean loss':>12} {'ran out':>8} {'ms/step':>8}")
-    for name in options.only or PROGRAMS:
+    print(f"{'program':14} {'lr':>6} {'loss':18} {'mean loss':>12} {'ran out':>8} {'from':>6} {'ms/step':>8}")
+    names = options.only or list(PROGRAMS)
+    for name, lr in [(name, lr) for name in names for lr in options.lr or (None,)]:
         program = PROGRAMS[name]()
+        program = program if lr is None else program._replace(lr=lr)
         num_steps = max(int(program.num_steps * options.share), 10)
         losses: dict[str, Any] = {f"Trace_ELBO({program.num_samples})": Trace_ELBO(program.num_samples)}
         losses |= {f"rate {rate}": ResampledELBO(program.num_samples, rate=rate) for rate in options.rate or (0.5, 0.1)}
         for label, loss in losses.items():
             found = train(program, loss, num_steps, options.seed)
             print(
-                f"{name:14} {label:18} {found.loss:12.3f} {found.exhausted:8.2%} {found.milliseconds:8.3f}", flush=True
+                f"{name:14} {program.lr:6} {label:18} {found.loss:12.3f} {found.exhausted:8.2%} {found.begins:>6} "
+                f"{found.milliseconds:8.3f}",
+                flush=True,
             )
 
 

@@ -18,6 +18,7 @@ from relbo.numpyro.objective import STATE_SITE
 from relbo.numpyro.pair import build_pair
 from relbo.numpyro.program import Program
 from relbo.numpyro.strangers import recall
+from relbo.thresholds import OnceSettled
 
 OPTIM = numpyro.optim.Adam(0.05)
 
@@ -95,6 +96,24 @@ def test_rows_without_a_past_are_solved_for_from_as_many_draws_as_the_user_said(
         thresholds = kept.threshold.update(later.thresholds, index, jnp.zeros(1), log_w, relbo.Soft())
         later = later._replace(thresholds=thresholds)
     assert keep(later).thresholds.step == 4
+
+
+def test_rows_without_a_past_wait_until_the_guide_has_settled():
+    log_w, index, key = jnp.linspace(-1.0, 1.0, 37)[None], jnp.arange(1), jax.random.key(0)
+    pair = build_pair(Program(batch_model, batch_guide, (DATA[:4],), {}, key, {}), {}, {}, 1)
+    estimator = relbo.VRS(2, OnceSettled(relbo.Rate(0.5, num_draws=37), first=2))
+    plain, state = without_memory(estimator, key, pair, 4)
+    assert plain.threshold.read(state.thresholds, index).due.all(), "nobody counts a warm-up"
+    kept, later, keep, _ = recall(estimator, estimator.init(key, pair, 4), 5)
+    for step in range(4):
+        assert kept.threshold.read(later.thresholds, index).due.all() == (step >= 2)
+        thresholds = kept.threshold.update(later.thresholds, index, jnp.zeros(1), log_w, relbo.Soft())
+        later = later._replace(thresholds=thresholds)
+    held = keep(later).thresholds
+    assert (held.begun, held.step, held.inner.step, held.inner.value.shape) == (2, 4, 4, (4,))
+    fixed = relbo.VRS(2, OnceSettled(relbo.Fixed(1.0)))
+    _, resized, _, note = recall(fixed, fixed.init(key, pair, 4), 5)
+    assert resized.thresholds.inner.num_data == 5 and note is None
 
 
 @pytest.mark.slow

@@ -9,10 +9,12 @@ import numpy as np
 import numpyro
 import numpyro_programs as programs
 import pytest
+import scipy.stats
 from numpyro.infer import Trace_ELBO
 
 import relbo
 from relbo.numpyro import SVI, ResampledELBO
+from relbo.thresholds import OnceSettled
 
 _file = Path(__file__).parents[2] / "benchmarks" / "starving.py"
 _spec = importlib.util.spec_from_file_location("starving", _file)
@@ -34,6 +36,7 @@ def small_autoencoder():
 CASES = {
     "subsampled": (starving.subsampled, 2_000, 2.0),
     "groups": (starving.groups, 2_500, 2.0),
+    "groups, slowly": (lambda: starving.groups()._replace(lr=0.01), 2_500, 2.0),
     "regression": (starving.regression, 2_000, 0.3),
     "annealed": (starving.annealed, 1_000, 0.5),
     "autoencoder": (small_autoencoder, 1_500, 4.0),
@@ -73,12 +76,29 @@ def test_as_an_error_it_is_one_sentence():
     assert "\n" not in str(error.value) and error.value.__cause__ is None
 
 
+def test_with_many_rows_n_is_so_large_that_few_steps_go_on():
+    def go_on(size, rate, rows):
+        # by the distribution of the number of acceptances, not by the formula that the code has
+        return 1 - (1 - scipy.stats.binom.cdf(1, size, rate)) ** rows
+
+    for num_samples, rate, rows in [(5, 0.5, 85), (5, 0.5, 1), (2, 0.1, 30), (5, 0.9, 10_000)]:
+        loss = ResampledELBO(num_samples, rate=rate)
+        fewest = loss.estimator.num_proposals
+        size = loss.for_rows(loss.estimator, rows).num_proposals
+        assert fewest <= size <= 2 * fewest
+        assert size == 2 * fewest or go_on(size, rate, rows) < 0.2
+        assert size == fewest or go_on(size - 1, rate, rows) > 0.15
+    assert ResampledELBO(5, rate=0.5).for_rows(ResampledELBO(5, rate=0.5).estimator, 85).num_proposals == 13
+    assert ResampledELBO(5, rate=0.5, num_proposals=10).for_rows is None
+
+
 def test_what_the_defaults_are():
     loss = ResampledELBO(rate=0.1)
     assert isinstance(loss.estimator, relbo.VRSPath) and isinstance(loss.without_path, relbo.VRS)
     for estimator in (loss.estimator, loss.without_path):
         assert (estimator.num_samples, estimator.num_proposals, estimator.max_rounds) == (2, 50, 500)
-        assert estimator.threshold == relbo.Rate(0.1, warmup=500) and not estimator.throw
+        assert estimator.threshold == OnceSettled(relbo.Rate(0.1), first=500) and not estimator.throw
+    assert ResampledELBO(rate=0.1, warmup=7).estimator.threshold == relbo.Rate(0.1, warmup=7)
     assert ResampledELBO(4).estimator.num_proposals == 5  # the 0.9 quantile
     assert ResampledELBO(4, rate=lambda step: jnp.asarray(0.5)).estimator.num_proposals == 8
     assert ResampledELBO(4, threshold=3.0).estimator.num_proposals == 4

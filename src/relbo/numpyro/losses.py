@@ -1,7 +1,9 @@
 """Short names for the common losses."""
 
+import dataclasses
 import math
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard
 
 import jax
 
@@ -9,12 +11,12 @@ from relbo import estimators
 from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Hard, Soft
 from relbo.numpyro.objective import EstimatorELBO
-from relbo.thresholds import AbstractThreshold, as_threshold
+from relbo.thresholds import AbstractThreshold, OnceSettled, Rate, as_threshold
 
 REFRESH_EVERY = 100
 """Steps between refreshes of T: SVI runs are some thousand steps long, not the paper's millions."""
-WARMUP = 500
-"""Steps without rejection: a guide that is far off learns nothing from what little is accepted."""
+LATE = 0.2
+"""Share of steps in which some row may have to go on beyond its N proposals: all rows are then proposed to again."""
 PATIENCE = 20
 """A row runs out after this many times the proposals that it should need."""
 
@@ -45,12 +47,14 @@ def ResampledELBO(  # noqa: N802
         threshold: a threshold, a number (T itself; +inf gives the ELBO) or words such as "quantile:0.9", instead; if
             neither is given, the 0.9 quantile.
         acceptance: the acceptance function, `relbo.Soft()` by default.
-        num_proposals: N >= 2; by default S divided by the rate, or by the gamma of a quantile, else S.
+        num_proposals: N >= 2; by default S divided by the rate, or by the gamma of a quantile, else S. With a rate and
+            many rows it is greater, up to twice that, so that in most steps no row has to go on.
         path: whether the gradient goes along the path of the draws (`VRSPath`) or by score functions (`VRS`); by
             default along the path where all latents of a row have one and the acceptance is smooth.
         num_draws: draws behind each T that is solved for.
         every: steps between refreshes of a quantile; before the first, T = +inf. None follows it online.
-        warmup: steps with T = +inf before, by default 500; a threshold object has its own.
+        warmup: steps with T = +inf before; by default at least 500, until the ELBO rises by less than rejection may
+            gain (`relbo.thresholds.OnceSettled`). A threshold object has its own.
         max_rounds: a row runs out after 2 max_rounds proposals, by default 20 N.
         throw: whether a row that runs out is an error; if not, it takes the step at T = +inf, on fresh draws from the
             guide, and `relbo.numpyro.SVI.run` warns if more than 1% do.
@@ -63,20 +67,22 @@ def ResampledELBO(  # noqa: N802
         (20,)
     """
     require(is_int(num_samples, at_least=2), "ResampledELBO: num_samples", "an integer >= 2", num_samples)
-    wait = WARMUP if warmup is None and not isinstance(threshold, AbstractThreshold) else warmup
-    said: dict[str, Any] = {"num_draws": num_draws, "every": every, "warmup": wait}
+    waits = warmup is None and not isinstance(threshold, AbstractThreshold)
+    said: dict[str, Any] = {"num_draws": num_draws, "every": every, "warmup": 0 if waits else warmup}
     rule = as_threshold("quantile:0.9" if threshold is None and rate is None else threshold, rate, **said)
     accept = Soft() if acceptance is None else acceptance
     size = _proposals_for(num_samples, rule) if num_proposals is None else num_proposals
     require(is_int(size, at_least=2), "ResampledELBO: num_proposals", "an integer >= 2", size)
     common: dict[str, Any] = {
         "num_samples": 2,
-        "threshold": rule,
+        "threshold": OnceSettled(rule) if waits else rule,
         "acceptance": accept,
         "num_proposals": size,
         "max_rounds": PATIENCE * size // 2 if max_rounds is None else max_rounds,
         "throw": throw,
     }
+    if num_proposals is None and isinstance(rule, Rate) and _is_number(rule.rate):
+        settings = {"for_rows": partial(_few_go_on, rate=float(rule.rate)), **settings}
     by_score = estimators.VRS(**common)
     if path is False or (path is None and isinstance(accept, Hard)):
         return EstimatorELBO(by_score, **settings)
@@ -85,9 +91,24 @@ def ResampledELBO(  # noqa: N802
 
 def _proposals_for(num_samples: int, threshold: AbstractThreshold) -> int:
     share = getattr(threshold, "rate", getattr(threshold, "gamma", 1.0))
-    if callable(share) or isinstance(share, jax.core.Tracer):  # only the running program knows
+    if not _is_number(share):  # only the running program knows
         return 2 * num_samples
     return math.ceil(num_samples / float(share) - 1e-6)
+
+
+def _is_number(share: Any) -> TypeGuard[float]:
+    return not callable(share) and not isinstance(share, jax.core.Tracer)
+
+
+def _few_go_on(estimator: estimators.AbstractVRS, num_rows: int, rate: float) -> estimators.AbstractVRS:
+    """N so large that in most steps every row has its two acceptances, but at most twice what S / rate is.
+
+    A row goes on with probability P(K < 2) = (1 - rate)^N + N rate (1 - rate)^(N - 1).
+    """
+    fewest = size = estimator.num_proposals
+    while size < 2 * fewest and num_rows * (1 - rate) ** (size - 1) * (1 - rate + size * rate) > LATE:
+        size += 1
+    return dataclasses.replace(estimator, num_proposals=size)
 
 
 def RLOO(num_samples: int = 2, **settings: Any) -> EstimatorELBO:  # noqa: N802

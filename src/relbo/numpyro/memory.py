@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
 from relbo.numpyro.visits import AtEachVisit
-from relbo.thresholds import Fixed
+from relbo.thresholds import Fixed, OnceSettled
 from relbo.train.errors import runtime_message
 from relbo.train.starving import WORTH_A_WARNING, starving_message
 from relbo.types import AnyPair, EmptyState
@@ -74,6 +74,8 @@ def without_memory(
     """The estimator, and its state, for a step that can neither look back nor leave anything behind."""
     if _has_threshold(estimator):
         threshold = estimator.threshold
+        if isinstance(threshold, OnceSettled):
+            threshold = threshold.threshold
         if any(callable(getattr(threshold, field.name)) for field in dataclasses.fields(threshold)):
             raise ValueError(
                 "a threshold with a schedule needs steps that are counted, for which numpyro.infer.SVI has no place. "

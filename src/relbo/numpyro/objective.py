@@ -14,6 +14,7 @@ the parameters. Shared latents with a reparameterised sampler pass dL/dg on to t
 score function of the whole bound with a leave-one-out baseline over `num_shared` draws.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -33,6 +34,7 @@ from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
 from relbo.numpyro.program import Program
 from relbo.numpyro.store import STORE
 from relbo.numpyro.strangers import recall
+from relbo.streams import split
 from relbo.types import Info
 from relbo.view import Needs
 
@@ -52,6 +54,7 @@ class EstimatorELBO(ELBO):
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
             of the guide share.
         without_path: takes the place of an estimator that goes along the path of the draws, for programs without one.
+        for_rows: from the estimator and the number of rows that it sees at once to the estimator that is used.
 
     Example:
         >>> relbo.numpyro.EstimatorELBO(relbo.NVIL(2)).estimator.num_samples
@@ -67,22 +70,25 @@ class EstimatorELBO(ELBO):
         num_shared: int = 1,
         plate: str | None = None,
         without_path: AbstractEstimator | None = None,
+        for_rows: Callable[[Any, int], Any] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(estimator, AbstractEstimator):
             raise ValueError(f"estimator must be a relbo estimator such as relbo.VIMCO(5), got {estimator!r}.")
         require(is_int(num_shared, at_least=1), "num_shared", "an integer >= 1", num_shared)
-        self.estimator, self.num_shared, self.plate, self.without_path = estimator, num_shared, plate, without_path
+        self.estimator, self.num_shared, self.plate = estimator, num_shared, plate
+        self.without_path, self.for_rows = without_path, for_rows
         self._notes = Notes()
 
     def init_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """What the estimator remembers before the first step; `relbo.numpyro.SVI` keeps it."""
-        key_program, key_shared, key_init = jax.random.split(as_typed_key(rng_key), 3)
+        key_program, key_shared, key_init = split(as_typed_key(rng_key), 3)
         program = Program(model, guide, args, kwargs, key_program, param_map, self.plate)
         self._notes.say(program.layout.note)
-        pair = build_pair(program, param_map, *self._draw_shared(key_shared, program, param_map))
+        shared = self._draw_shared(key_shared, program, param_map)
+        pair = build_pair(program, param_map, shared.values, shared.num_draws)
         estimator = self._estimator_for(pair, program)
         return estimator.init(key_init, suited(pair, estimator), program.layout.num_data)
 
@@ -116,13 +122,14 @@ class EstimatorELBO(ELBO):
     def _step(
         self, rng_key: Array, param_map: dict[str, Any], model: Any, guide: Any, args: tuple, kwargs: dict
     ) -> "_Step":
-        key_program, key_shared, key_init, key_step = jax.random.split(as_typed_key(rng_key), 4)
+        key_program, key_shared, key_init, key_step = split(as_typed_key(rng_key), 4)
         # the gradient is attached at the end: nothing on the way there is to be differentiated
         params = jax.lax.stop_gradient({name: value for name, value in param_map.items() if name != STATE_SITE})
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
         self._notes.say(program.layout.note)
-        shared, num_shared = self._draw_shared(key_shared, program, params)
-        whole, batch = build_pair(program, params, shared, num_shared), build_batch(program, num_shared)
+        shared = self._draw_shared(key_shared, program, params)
+        num_shared = shared.num_draws
+        whole, batch = build_pair(program, params, shared.values, num_shared), build_batch(program, num_shared)
         estimator = self._estimator_for(whole, program)
         pair = suited(whole, estimator)
         if pair is not whole:
@@ -140,38 +147,36 @@ class EstimatorELBO(ELBO):
         by_draw = mean_bound(info, num_shared)
         grads = tree_scale(gradient.params, num_data)
         if program.layout.plate is not None:
-            outside = _Outside(program, shared, jax.random.split(key_shared, num_shared))
             # an estimator that is no gradient of its bound has none to give for g beyond the model's
             of_model, of_guide = gradient.shared_model, gradient.shared_guide
             towards = tree_add(of_model, of_guide) if estimator.unbiased else of_model
-            value, extra = outside.pull_back(params, num_data * by_draw, tree_scale(towards, num_data))
+            value, extra = shared.pull_back(params, num_data * by_draw, tree_scale(towards, num_data))
             grads = tree_add(grads, extra)
         else:
             value = jnp.zeros(())
         return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
 
     def _estimator_for(self, pair: ProgramPair, program: Program) -> AbstractEstimator:
-        if self.estimator.needs is Needs.PATH and not pair.has_path:
-            if self.without_path is not None:
-                return self.without_path
-            raise ValueError(
-                f"{type(self.estimator).__name__} needs latents with a reparameterised sampler, which "
-                f"{list(program.layout.pathless)} do not have. Choose an estimator that needs any proposal "
-                "(`relbo list` shows what each needs)."
-            )
-        return self.estimator
+        estimator = self.estimator
+        if estimator.needs is Needs.PATH and not pair.has_path:
+            if self.without_path is None:
+                raise ValueError(
+                    f"{type(estimator).__name__} needs latents with a reparameterised sampler, which "
+                    f"{list(program.layout.pathless)} do not have. Choose an estimator that needs any proposal "
+                    "(`relbo list` shows what each needs)."
+                )
+            estimator = self.without_path
+        rows = pair.num_shared * program.layout.num_rows
+        return estimator if self.for_rows is None else self.for_rows(estimator, rows)
 
-    def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> tuple[dict[str, Array], int]:
+    def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> "_Shared":
         layout = program.layout
-        if not layout.shared:
-            return {}, 1
         if layout.scored and self.num_shared < 2:
             raise ValueError(
                 f"num_shared must be at least 2 for the shared latents {list(layout.scored)}, which have no "
                 "reparameterised sampler and need a leave-one-out baseline, got 1."
             )
-        keys = jax.random.split(key, self.num_shared)
-        return jax.vmap(lambda k: program.draw(params, {}, k)[0])(keys), self.num_shared
+        return _Shared.draw(key, program, params, self.num_shared if layout.shared else 1)
 
 
 class _Step(NamedTuple):
@@ -183,12 +188,37 @@ class _Step(NamedTuple):
     info: Info
 
 
-class _Outside(NamedTuple):
-    """Everything outside the row plate: its part of the bound and of the gradient."""
+class _Shared(NamedTuple):
+    """Draws of the latents outside the row plate, and their part of the bound and of the gradient."""
 
     program: Program
-    shared: dict[str, Array]
-    keys: PRNGKeyArray
+    values: dict[str, Array]
+    """(m, ...) draws by name."""
+    local: dict[str, Any]
+    """Latents of the rows that were drawn along with them: what stands outside the plate does not depend on them."""
+    num_draws: int
+    pull: Callable[[dict[str, Any]], Any]
+    """From a gradient in the draws that have a path to one in the parameters."""
+
+    @classmethod
+    def draw(cls, key: PRNGKeyArray, program: Program, params: dict[str, Any], num_draws: int) -> "_Shared":
+        """Runs the guide once for each draw; again with the values of those that have no path, where there are any."""
+        if program.layout.plate is None:  # nothing stands outside
+            return cls(program, {}, {}, 1, lambda grads: grads)
+        keys, scored = split(key, num_draws), program.layout.scored
+
+        def run(params: dict[str, Any], fixed: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Any]]:
+            return jax.vmap(lambda k, values: program.draw(params, values, k))(keys, fixed)
+
+        first = run(params, {})[0] if scored else {}
+        fixed = {name: first[name] for name in scored}
+
+        def moved(params: dict[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:
+            values, local = run(params, fixed)
+            return {name: value for name, value in values.items() if name not in scored}, local
+
+        found, pull, local = eqx.filter_vjp(moved, params, has_aux=True)
+        return cls(program, {**found, **fixed}, jax.lax.stop_gradient(local), num_draws, lambda grads: pull(grads)[0])
 
     def pull_back(
         self, params: dict[str, Any], rows: Float[Array, " m"], towards: dict[str, Any]
@@ -200,25 +230,20 @@ class _Outside(NamedTuple):
             rows: bound of all rows given each draw of g, already scaled to the dataset.
             towards: gradient of the bound in the draws of g.
         """
-        layout = self.program.layout
-        fixed = {name: self.shared[name] for name in layout.scored}
 
-        def replay(params: dict[str, Any]) -> tuple[dict[str, Array], Array, Array]:
-            def one(key: PRNGKeyArray, scored: dict[str, Array]) -> tuple[dict[str, Array], Array, Array]:
-                shared, local = self.program.draw(params, scored, key)
-                parts = self.program.score(params, shared, jax.lax.stop_gradient(local))
-                moved = {name: value for name, value in shared.items() if name not in layout.scored}
-                return moved, parts.shared, parts.scored
+        def score(params: dict[str, Any], values: dict[str, Array]) -> tuple[Array, Array]:
+            parts = jax.vmap(lambda shared, local: self.program.score(params, shared, local))(values, self.local)
+            return parts.shared, parts.scored
 
-            return jax.vmap(one)(self.keys, fixed)
-
-        (moved, outside, scored), pull = eqx.filter_vjp(replay, params)
-        size = outside.shape[0]
-        credit = leave_one_out((outside + rows)[None])[0] if layout.scored else jnp.zeros_like(scored)
+        (outside, scored), pull = eqx.filter_vjp(score, params, self.values)
+        has_scored = bool(self.program.layout.scored)
+        credit = leave_one_out((outside + rows)[None])[0] if has_scored else jnp.zeros_like(scored)
         credit = jnp.where(jnp.isnan(rows), 0, credit)  # a bound that is not known teaches nothing
-        cotangents = ({name: towards[name] for name in moved}, jnp.full_like(outside, 1 / size), credit)
-        (grads,) = pull(cotangents)
-        return jnp.mean(outside), grads
+        grads, in_values = pull((jnp.full_like(outside, 1 / outside.shape[0]), credit))
+        in_moved = {
+            name: towards[name] + in_values[name] for name in self.values if name not in self.program.layout.scored
+        }
+        return jnp.mean(outside), tree_add(grads, self.pull(in_moved))
 
 
 def _info(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Array, dict[str, Any]]) -> Info:

@@ -7,6 +7,7 @@ constant under differentiation (docs/errata.md, E15).
 - `Fixed`: one number.
 - `Quantile`: the paper's heuristic, a quantile of log q - log p that is refreshed now and then, or followed online.
 - `Rate`: a target acceptance rate, followed online at no cost.
+- `OnceSettled`: any of them, once the guide has found its place.
 """
 
 from relbo.thresholds.base import AbstractThreshold as AbstractThreshold
@@ -20,5 +21,7 @@ from relbo.thresholds.quantile import Quantile as Quantile
 from relbo.thresholds.quantile import QuantileState as QuantileState
 from relbo.thresholds.rate import Rate as Rate
 from relbo.thresholds.rate import solve_rate as solve_rate
+from relbo.thresholds.settled import OnceSettled as OnceSettled
+from relbo.thresholds.settled import SettledState as SettledState
 from relbo.thresholds.words import as_threshold as as_threshold
 from relbo.thresholds.words import parse as parse

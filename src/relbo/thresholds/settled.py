@@ -1,0 +1,141 @@
+r"""`OnceSettled`: a threshold that waits until the guide has found its place.
+
+A guide that is far off learns little from draws that were accepted, so rejection is to begin when the guide has
+settled. How many steps that takes depends on the model and on the step size. What tells is the ELBO, the mean of log w
+under q, beside its gap to log p(x), which rejection is to close: about s^2 / 2 with s^2 the variance of log w under q.
+Both are averaged over the rows of a batch and over windows of steps, each as long as all before it together,
+
+    [0, first/2), [first/2, first), [first, 2 first), [2 first, 4 first), ...
+
+Rejection begins at the end of the first of them, not before step `first`, in which the ELBO rose by less than
+`gap` s^2 above that of the window before. As windows grow with the run, so does the patience: a run with a tenth of the
+step size waits ten times as long.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from relbo._check import is_int, is_number, require
+from relbo.acceptance import AbstractAcceptance
+from relbo.thresholds.base import AbstractThreshold, Reading
+
+
+class SettledState(NamedTuple):
+    """What is known about the spread of log w, and the state of the threshold that waits.
+
+    Example:
+        >>> bool(relbo.thresholds.OnceSettled(relbo.Rate(0.5)).init(num_data=4).rejects)
+        False
+    """
+
+    inner: Any
+    """State of the threshold that waits."""
+    total: Float[Array, " 2"]
+    """Sums of the mean log w and of the mean log s^2 over the steps of this window."""
+    before: Float[Array, " 2"]
+    """Their means in the window before."""
+    start: Int[Array, ""]
+    """First step of this window."""
+    begun: Int[Array, ""]
+    """Step at which rejection began; -1 before."""
+    step: Int[Array, ""]
+    """Steps taken."""
+
+    @property
+    def rejects(self) -> Bool[Array, ""]:
+        """Whether rejection has begun."""
+        return self.begun >= 0
+
+
+class OnceSettled(AbstractThreshold[SettledState]):
+    """T = +inf until the ELBO rises by less than rejection may gain, then another threshold.
+
+    Args:
+        threshold: what sets T from then on.
+        first: steps after which rejection may begin at the earliest, >= 2.
+        gap: the gap of the ELBO, in units of s^2.
+
+    Example:
+        >>> estimator = relbo.VRS(2, threshold=relbo.thresholds.OnceSettled(relbo.Rate(0.5), first=100))
+        >>> estimator.threshold.first
+        100
+    """
+
+    threshold: AbstractThreshold
+    first: int = eqx.field(static=True, default=500)
+    gap: float = 0.5
+
+    def __check_init__(self) -> None:
+        require(isinstance(self.threshold, AbstractThreshold), "OnceSettled: threshold", "a threshold", self.threshold)
+        require(is_int(self.first, at_least=2), "OnceSettled: first", "an integer >= 2", self.first)
+        require(is_number(self.gap, above=0), "OnceSettled: gap", "a finite number > 0", self.gap)
+
+    @property
+    def fresh_draws(self) -> int:
+        """Those of the threshold that waits."""
+        return self.threshold.fresh_draws
+
+    def init(self, num_data: int) -> SettledState:
+        """Nothing is known."""
+        zero = jnp.zeros((), jnp.int32)
+        return SettledState(
+            inner=self.threshold.init(num_data),
+            total=jnp.zeros(2),
+            before=jnp.full(2, -jnp.inf),
+            start=zero,
+            begun=zero - 1,
+            step=zero,
+        )
+
+    def read(self, state: SettledState, index: Int[Array, " b"]) -> Reading:
+        """T = +inf, or what the other threshold says."""
+        reading = self.threshold.read(state.inner, index)
+        return reading._replace(t=jnp.where(state.rejects, reading.t, jnp.inf), due=reading.due & state.rejects)
+
+    def update(
+        self,
+        state: SettledState,
+        index: Int[Array, " b"],
+        t: Float[Array, " b"],
+        log_w: Float[Array, "b n"],
+        acceptance: AbstractAcceptance,
+    ) -> SettledState:
+        """Watches the spread; once it has settled, the other threshold takes its own step."""
+        step = state.step + 1
+        total = state.total + _level_and_log_variance(log_w).astype(state.total.dtype)
+        # windows end at first / 2, first, 2 first, 4 first, ...
+        is_end = step == jnp.maximum(2 * state.start, self.first // 2)
+        now = total / (step - state.start).astype(total.dtype)
+        has_settled = now[0] - state.before[0] < self.gap * jnp.exp(now[1])
+        follows = self.threshold.update(state.inner, index, t, log_w, acceptance)
+        waits = state.inner._replace(step=state.inner.step + 1)
+        return SettledState(
+            inner=jax.tree.map(lambda new, old: jnp.where(state.rejects, new, old), follows, waits),
+            total=jnp.where(is_end, 0, total),
+            before=jnp.where(is_end, now, state.before),
+            start=jnp.where(is_end, step, state.start),
+            begun=jnp.where(~state.rejects & is_end & has_settled & (step >= self.first), step, state.begun),
+            step=step,
+        )
+
+    def solve(
+        self, log_w: Float[Array, "b n"], acceptance: AbstractAcceptance, step: Int[Array, ""] | None = None
+    ) -> Float[Array, " b"]:
+        """That of the threshold that waits."""
+        return self.threshold.solve(log_w, acceptance, step)
+
+
+def _level_and_log_variance(log_w: Float[Array, "b n"]) -> Float[Array, " 2"]:
+    """Means over rows of the mean of log w and of the log of its variance; impossible draws do not count."""
+    possible = jnp.isfinite(log_w)
+    count = jnp.sum(possible, axis=1).astype(log_w.dtype)
+    mean = jnp.sum(jnp.where(possible, log_w, 0), axis=1) / count.clip(1)
+    squares = jnp.sum(jnp.where(possible, log_w - mean[:, None], 0) ** 2, axis=1)
+    log_variance = jnp.log(jnp.maximum(squares / (count - 1).clip(1), jnp.finfo(log_w.dtype).tiny))
+    tells = count > 1
+    both = jnp.where(tells, jnp.stack([mean, log_variance]), 0)
+    return jnp.sum(both, axis=1) / jnp.sum(tells).clip(1).astype(log_w.dtype)
