@@ -24,7 +24,8 @@ def seconds_to_first_step(words: list[str], out: Path) -> float:
         "200-200-200",
         "--quiet",
     ]
-    command += ["--estimator", "vrs", "--gamma", "0.9", "--log-every", "1", "--out", str(out), *words]
+    command += ["--estimator", "vrs", "--num-samples", "2", "--num-proposals", "6", "--threshold", "quantile:0.9"]
+    command += ["--log-every", "1", "--out", str(out), *words]
     start = time.perf_counter()
     process = subprocess.Popen(command)
     metrics = out / "metrics.jsonl"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import relbo
-from relbo import bounds, exact
+from relbo import bounds, exact, streams
 from relbo.evaluate import log_weights_of, num_draws
 from relbo.models.toy import TableModel, TableProposal
 from relbo.streams import row_keys
@@ -74,7 +74,7 @@ def test_streaming_is_the_plain_formula(pair, monkeypatch):
     streamed = relbo.evaluate(pair, X, [f"is:{k}"], key=key, repeats=1)[f"is:{k}"].values[0]
     repeat_key = jax.random.split(jax.random.fold_in(key, k), 2)[0]
     plain = [
-        bounds.iwae(log_weights_of(pair, row_key, x, jnp.arange(k)))
+        bounds.iwae(log_weights_of(pair, row_key[None], x[None])(jnp.arange(k))[0])
         for row_key, x in zip(row_keys(repeat_key, 3), jnp.asarray(X, jnp.float64), strict=True)
     ]
     np.testing.assert_allclose(streamed, np.array(plain), rtol=1e-12)
@@ -95,6 +95,17 @@ def test_monte_carlo_error_is_the_spread_of_the_mean(pair):
     many = relbo.evaluate(pair, X, ["is:2"], key=key, repeats=200)["is:2"]
     spread = many.values.mean(axis=1).std(ddof=1) / np.sqrt(200)
     assert many.monte_carlo_error == pytest.approx(spread, rel=0.3)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_draws_of_a_row_do_not_depend_on_its_block(pair, monkeypatch, num_rows):
+    # 7 draws in chunks of 4 // num_rows, the last one cut short, against all draws of all rows at once
+    monkeypatch.setattr(streams, "AT_ONCE", 4)
+    keys = row_keys(jax.random.key(3), 2)
+    x = jnp.asarray(X[:2], jnp.float64)
+    some = streams.in_blocks(log_weights_of(pair, keys[:num_rows], x[:num_rows]), num_rows, 7)
+    whole = log_weights_of(pair, keys, x)(jnp.arange(7, dtype=jnp.int32))
+    np.testing.assert_allclose(some, whole[:num_rows], rtol=1e-12)
 
 
 def test_one_repeat_has_no_monte_carlo_error(pair):

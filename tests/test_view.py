@@ -10,7 +10,8 @@ import pytest
 from helpers import Impossible, assert_trees_close, assert_trees_equal, small_batch, small_sbn, table_pair
 
 import relbo
-from relbo import rejection
+from relbo import rejection, streams
+from relbo._tree import Begun
 from relbo.lanes import Places
 from relbo.models.base import AbstractReparameterizedProposal
 from relbo.models.toy import TableProposal
@@ -225,7 +226,7 @@ def test_the_gradient_in_blocks_is_the_pull_back(place):
         _, pull = view.scored(z)
         start = jax.tree.map(jnp.ones_like, pull(Weights(*c)))
         expected = jax.tree.map(jnp.add, start, pull(Weights(*jnp.where(todo[None], c, 0))))
-        return view.gradient(z, Weights(*c), todo, start, width), expected
+        return view.gradient(z, Weights(*c), todo, Begun(start, jnp.array(True)), width), expected
 
     for width, todo in [(1, some), (7, some), (1, jnp.zeros((5, 7), bool)), (1, jnp.ones((5, 7), bool))]:
         got, expected = run(todo, width)
@@ -245,7 +246,8 @@ def test_the_gradient_along_places_is_the_pull_back(place):
         expected = jax.tree.map(jnp.add, start, pull(Weights(*jnp.where(todo[None], c, 0))))
         moved = Weights(*jnp.take_along_axis(c, order[None], axis=2))
         todo = jnp.take_along_axis(todo, order, axis=1)
-        return view.gradient(Places(key, order, z[jnp.arange(5)[:, None], order]), moved, todo, start, width), expected
+        places = Places(key, order, z[jnp.arange(5)[:, None], order])
+        return view.gradient(places, moved, todo, Begun(start, jnp.array(True)), width), expected
 
     for width, todo in [(2, some), (1, jnp.zeros((5, 7), bool))]:
         got, expected = run(todo, width)
@@ -380,3 +382,12 @@ def test_a_rejected_z_without_a_derivative_does_not_spoil_the_path_of_a_whole_ba
         by_row, together = run(key, pair), run(key, Together(pair)).pair
         assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(together))
         assert_trees_close(together, by_row, rtol=1e-10)
+
+
+def test_log_weights_do_not_depend_on_the_block(monkeypatch):
+    # 7 draws of 2 rows, 2 at a time, the last block cut short
+    view = view_of(table_pair(0), jnp.arange(2))
+    key = jax.random.key(4)
+    log_p, log_q = view.log_densities(view.draw(key, 7))
+    monkeypatch.setattr(streams, "AT_ONCE", 4)
+    np.testing.assert_allclose(view.log_weights(key, 7), log_p - log_q, rtol=1e-14)

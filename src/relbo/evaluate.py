@@ -29,13 +29,12 @@ from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
 from relbo.rejection import draw_accepted
-from relbo.streams import Streams, row_keys
+from relbo.streams import AT_ONCE, Streams, in_blocks, row_keys
 from relbo.thresholds import AbstractThreshold, Quantile, as_threshold
 from relbo.types import Number, Pair
 from relbo.view import view_of
 
-LANES = 1_000
-"""Draws that are evaluated at once: few enough to stay in cache, many enough to fill the matrix products."""
+LANES = AT_ONCE
 FRESH_DRAWS = 1_000
 """Draws behind T and behind Zhat in RS-k."""
 RS_ROWS = 50
@@ -90,15 +89,20 @@ class Estimate:
         }
 
 
-def log_weights_of(pair: Pair, row_key: PRNGKeyArray, x: PyTree, position: Int[Array, " k"]) -> Float[Array, " k"]:
-    """Log w of the draws at the given positions of a datapoint's stream."""
-    condition = pair.proposal.condition(x)
+LogWeights = Callable[[Int[Array, " k"]], Float[Array, "b k"]]
+"""From positions in the rows' streams to log w of each row's draws there."""
 
-    def one(j: Array) -> Array:
-        z, log_q = pair.proposal.sample_and_log_prob(jax.random.fold_in(row_key, j), condition)
+
+def log_weights_of(pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree) -> LogWeights:
+    """Log w of the draws of each datapoint's stream; what x alone decides is computed once."""
+    rows = (keys, x, jax.vmap(pair.proposal.condition)(x))
+
+    def one(j: Array, key: PRNGKeyArray, x: PyTree, condition: PyTree) -> Float[Array, ""]:
+        z, log_q = pair.proposal.sample_and_log_prob(jax.random.fold_in(key, j), condition)
         return pair.model.log_joint(x, z) - log_q
 
-    return jax.vmap(one)(position)
+    of_row = jax.vmap(one, (0, None, None, None))
+    return lambda position: jax.vmap(of_row, (None, 0, 0, 0))(position, *rows)
 
 
 @eqx.filter_jit
@@ -106,16 +110,15 @@ def _importance(
     pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree, k: Int[Array, ""], chunk: int
 ) -> Float[Array, " b"]:
     # log mean_k w by a running log-sum-exp over chunks of draws; k is traced, so no bound compiles twice
-    size = keys.shape[0]
+    log_weights = log_weights_of(pair, keys, x)
 
     def body(i: Array, total: Float[Array, " b"]) -> Float[Array, " b"]:
         position = i * chunk + jnp.arange(chunk, dtype=jnp.int32)
-        log_w = jax.vmap(lambda key, row: log_weights_of(pair, key, row, position))(keys, x)
-        log_w = jnp.where((position < k)[None, :], log_w, -jnp.inf)
+        log_w = jnp.where((position < k)[None, :], log_weights(position), -jnp.inf)
         return jnp.logaddexp(total, jax.scipy.special.logsumexp(log_w, axis=1))
 
-    dtype = jax.eval_shape(lambda: jax.vmap(lambda q, r: log_weights_of(pair, q, r, jnp.zeros(1, jnp.int32)))(keys, x))
-    start = jnp.full(size, -jnp.inf, dtype.dtype)
+    dtype = jax.eval_shape(log_weights, jnp.zeros(1, jnp.int32)).dtype
+    start = jnp.full(keys.shape[0], -jnp.inf, dtype)
     total = jax.lax.fori_loop(0, (k + chunk - 1) // chunk, body, start)
     return total - jnp.log(k.astype(total.dtype))
 
@@ -132,15 +135,10 @@ def _resampled(
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
     split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
-    fresh = jnp.arange(FRESH_DRAWS, dtype=jnp.int32)
-
-    def prepare(args: tuple[Array, PyTree]) -> tuple[Array, Array]:
-        key, row = args
-        log_w = log_weights_of(pair, key[0], row, jnp.arange(max(threshold.fresh_draws, 1), dtype=jnp.int32))
-        t = threshold.solve(log_w[None], acceptance)[0]
-        return t, bound_functions.log_z_fresh(log_weights_of(pair, key[1], row, fresh), t, acceptance)
-
-    t, log_z = jax.lax.map(prepare, (split, x))  # a row at a time: its draws alone fill the matrix products
+    behind_t, behind_z = (log_weights_of(pair, split[:, i], x) for i in range(2))
+    size = keys.shape[0]
+    t = threshold.solve(in_blocks(behind_t, size, max(threshold.fresh_draws, 1)), acceptance)
+    log_z = bound_functions.log_z_fresh(in_blocks(behind_z, size, FRESH_DRAWS), t, acceptance)
     # the draws of a block share one key; the other two streams belong to rows
     streams = Streams(*jax.random.split(split[0, 2], 3))
     accepted = draw_accepted(view_of(pair, x), streams, t, acceptance, num_samples=k, max_rounds=max_rounds)

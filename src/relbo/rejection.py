@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from relbo._check import is_int, refuse_if, require
-from relbo._tree import is_finite
+from relbo._tree import Begun, is_finite
 from relbo.acceptance import AbstractAcceptance, log_odds_of
 from relbo.lanes import Places, place_of, running_sum
 from relbo.streams import Streams, grid, log_uniform, stream_words
@@ -192,7 +192,8 @@ def sample(
         nan_p=jnp.any(jnp.isnan(first.log_probs.log_p)),
         nan_q=jnp.any(jnp.isnan(first.log_probs.log_q)),
     )
-    late = jax.lax.while_loop(unfinished, one_round, give_up(start))
+    with jax.named_scope("late_rounds"):
+        late = jax.lax.while_loop(unfinished, one_round, give_up(start))
     (later, position) = late.kept
     without = late.accepted < num_samples
     exhausted = without | late.fallen
@@ -245,8 +246,10 @@ def accepted_draws(
     if along_path:
         z, first, pull_first = view.along(view.noise(streams.propose, num_proposals))
     else:
-        z = view.draw(streams.propose, num_proposals)
-        first, pull_first = view.scored(z)
+        with jax.named_scope("propose"):
+            z = view.draw(streams.propose, num_proposals)
+        with jax.named_scope("score"):
+            first, pull_first = view.scored(z)
     accepted = sample(
         view,
         streams,
@@ -260,14 +263,17 @@ def accepted_draws(
     )
 
     def pull_back(weights: Weights) -> Any:
-        grads = pull_first(Weights(*[c[:, :num_proposals] for c in weights]))
+        with jax.named_scope("pull_back"):
+            grads = pull_first(Weights(*[c[:, :num_proposals] for c in weights]))
         # a rejected z may have an infinite derivative, and 0 times that is NaN: then all that has a weight is redone
         finite = is_finite(grads)
-        kept = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
         late = jnp.arange(accepted.used.shape[1]) >= num_proposals
         todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
         places = Places(streams.propose, accepted.position, accepted.z) if along_path else accepted.z
-        return view.gradient(places, weights, todo, kept, view.late_width(num_samples, num_proposals))
+        with jax.named_scope("late_gradient"):
+            return view.gradient(
+                places, weights, todo, Begun(grads, finite), view.late_width(num_samples, num_proposals)
+            )
 
     return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)
 

@@ -4,13 +4,18 @@ The j-th proposal of row i uses a hash of (i, j), so it is the same whoever asks
 acceptances have separate keys: estimators on the same key share their proposals.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped, UInt32
 
 from relbo._hash import threefry
+
+AT_ONCE = 1_000
+"""Draws that are evaluated at once: few enough to stay in cache, many enough to fill the matrix products."""
+Result = TypeVar("Result")
 
 
 class Streams(NamedTuple):
@@ -68,6 +73,22 @@ def grid(num_rows: int, num_draws: int) -> tuple[Int[Array, "b k"], Int[Array, "
     """Row and position of the first `num_draws` places of every row's stream."""
     rows, positions = jnp.indices((num_rows, num_draws), jnp.int32)
     return rows, positions
+
+
+def places(num_draws: int) -> Int[Array, " k"]:
+    """The first positions of a stream."""
+    return jnp.arange(num_draws, dtype=jnp.int32)
+
+
+def in_blocks(function: Callable[[Int[Array, " k"]], Result], num_rows: int, num_draws: int) -> Result:
+    """`function(positions)`, a tree of (b, k), of the first positions of b rows' streams, `AT_ONCE` draws at a time.
+
+    A row at a time would be as good for the matrix products. But then a loop takes x out of its rows, which XLA does
+    once for every logit: that took twice as long as the products.
+    """
+    width = min(max(AT_ONCE // num_rows, 1), num_draws)
+    parts = jax.lax.map(lambda i: function(i * width + places(width)), places(-(-num_draws // width)))
+    return jax.tree.map(lambda v: jnp.moveaxis(v, 0, 1).reshape(num_rows, -1)[:, :num_draws], parts)
 
 
 def log_uniform(word: UInt32[Array, "*s"], dtype: jnp.dtype) -> Float[Array, "*s"]:

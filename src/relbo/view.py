@@ -20,9 +20,9 @@ from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import batch_size, one_number_each
+from relbo._tree import Begun, computed_once, sum_in_blocks, sum_over_blocks, tree_add
 from relbo._tree import flat as flat
 from relbo._tree import freeze as freeze
-from relbo._tree import sum_in_blocks, sum_over_blocks, tree_add
 from relbo.acceptance import log_odds_of
 from relbo.lanes import BLOCKS, Lanes, Places, columns, missing_places, widths_for
 from relbo.models.base import AbstractBatchPair
@@ -32,7 +32,7 @@ from relbo.needs import num_features as num_features
 from relbo.needs import offers as offers
 from relbo.rows import ROWS
 from relbo.spare import Partly, one_weighed
-from relbo.streams import grid, stream_keys
+from relbo.streams import in_blocks, places, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
 
 Result = TypeVar("Result")
@@ -69,6 +69,10 @@ class AbstractView(eqx.Module):
         """Log p and log q of k draws for each row, (b, k), differentiable in the pair and in z."""
 
     @abc.abstractmethod
+    def fresh_densities(self, key: PRNGKeyArray, num_draws: int) -> LogProbs:
+        """Log p and log q of the first draws of every row's stream, which nobody needs themselves."""
+
+    @abc.abstractmethod
     def late_width(self, num_samples: int, budget: int) -> int:
         """Draws per row that a late round, or a block of their gradient, is laid out for, if S of N were wanted."""
 
@@ -83,7 +87,7 @@ class AbstractView(eqx.Module):
         """
 
     @abc.abstractmethod
-    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int) -> Any:
         """`start` plus the gradient of the draws in `todo` by `scored`, or of `Places` by `along`, a block at a time.
 
         The cost grows with how many there are; `width` is how many draws per row are expected at most.
@@ -126,7 +130,7 @@ class AbstractView(eqx.Module):
         """Log densities of k draws for each row and, from the same evaluation, the way from weights to a gradient."""
         z = jax.lax.stop_gradient(z)
         log_probs, pull = eqx.filter_vjp(lambda pair: self.at(pair).log_densities(z), self.pair)
-        return log_probs, lambda weights: pull(LogProbs(*weights))[0]
+        return log_probs, lambda weights: pull(LogProbs(*[computed_once(c) for c in weights]))[0]
 
     def along(self, noise: PyTree) -> tuple[PyTree, LogProbs, Callable[[Weights], Any]]:
         """Draws from their noise, log densities, and the way from weights to a gradient along the path of the draws.
@@ -146,7 +150,7 @@ class AbstractView(eqx.Module):
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, "b k"]:
         """Log p - log q of fresh draws for every row, as constants; -inf where log p is."""
-        log_probs = self.log_densities(self.draw(key, num_draws))
+        log_probs = self.fresh_densities(key, num_draws)
         return jax.lax.stop_gradient(log_odds_of(*log_probs, jnp.zeros(())))
 
     def frozen(self: Result) -> Result:
@@ -162,11 +166,16 @@ class RowView(AbstractView):
 
     def draw(self, key: PRNGKeyArray, num_draws: int) -> PyTree[Shaped[Array, "b k ..."]]:
         """The first draws of every row's stream."""
-        return jax.lax.stop_gradient(self._on_keys(key, num_draws, self.pair.proposal.sample))
+        return jax.lax.stop_gradient(self._on_keys(key, places(num_draws), self.pair.proposal.sample))
 
     def log_densities(self, z: PyTree) -> LogProbs:
         """Log p and log q, one x and one z at a time."""
         return self.each(lambda pair, x, one: _checked(pair.model.log_joint(x, one), pair.proposal.log_prob(one, x)), z)
+
+    def fresh_densities(self, key: PRNGKeyArray, num_draws: int) -> LogProbs:
+        """A block of draws at a time, which stays in cache."""
+        sample = self.pair.proposal.sample
+        return in_blocks(lambda j: self.log_densities(self._on_keys(key, j, sample)), self.num_rows, num_draws)
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """S: only what is missing is evaluated."""
@@ -197,14 +206,15 @@ class RowView(AbstractView):
 
         return next_round
 
-    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int) -> Any:
         """Blocks of single draws, gathered from all rows."""
         num_places = todo.shape[1]
         size = -(-self.num_rows * width // BLOCKS)
         count = jnp.sum(todo, dtype=jnp.int32)
-        order = jnp.pad(jnp.argsort(~todo.reshape(-1), stable=True).astype(jnp.int32), (0, size))
 
         def block(done: Array) -> Any:
+            # sorted here and not before the loop, which most steps never enter
+            order = jnp.pad(jnp.argsort(~todo.reshape(-1), stable=True).astype(jnp.int32), (0, size))
             is_todo = done + jnp.arange(size, dtype=jnp.int32) < count
             # 0 times an infinite derivative is NaN: lanes without a draw of their own repeat the first one
             place = jnp.where(is_todo, jax.lax.dynamic_slice(order, (done,), (size,)), order[0])
@@ -222,7 +232,7 @@ class RowView(AbstractView):
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""
-        return self._on_keys(key, num_draws, lambda k, _: self._noise(k))
+        return self._on_keys(key, places(num_draws), lambda k, _: self._noise(k))
 
     def transform(self, noise: PyTree) -> PyTree:
         """One x and one noise at a time."""
@@ -238,7 +248,7 @@ class RowView(AbstractView):
 
     def dreams(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """(x, z) from the model, as many for each row of the batch."""
-        return jax.lax.stop_gradient(self._on_keys(key, num_draws, lambda k, _: self.pair.model.sample(k)))
+        return jax.lax.stop_gradient(self._on_keys(key, places(num_draws), lambda k, _: self.pair.model.sample(k)))
 
     def features(self, dtype: jnp.dtype) -> Float[Array, "b d"]:
         """Every leaf of x."""
@@ -256,8 +266,9 @@ class RowView(AbstractView):
         proposal: Any = self.pair.proposal
         return jax.lax.stop_gradient(proposal.noise(key))
 
-    def _on_keys(self, key: PRNGKeyArray, num_draws: int, function: Callable[[PRNGKeyArray, PyTree], PyTree]) -> PyTree:
-        keys = stream_keys(key, *grid(self.num_rows, num_draws))
+    def _on_keys(self, key: PRNGKeyArray, places: Int[Array, " k"], function: Callable[..., PyTree]) -> PyTree:
+        row = jnp.arange(self.num_rows, dtype=jnp.int32)
+        keys = stream_keys(key, *jnp.broadcast_arrays(row[:, None], places[None]))
         return jax.vmap(lambda ks, row: jax.vmap(lambda k: function(k, row))(ks))(keys, self.x)
 
 
@@ -274,6 +285,10 @@ class BatchView(AbstractView):
     def log_densities(self, z: PyTree) -> LogProbs:
         """Log p and log q by one run of the program."""
         return LogProbs(*self.pair.log_densities(self.x, z))
+
+    def fresh_densities(self, key: PRNGKeyArray, num_draws: int) -> LogProbs:
+        """All at once."""
+        return self.log_densities(self.draw(key, num_draws))
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """Half the first round: of many rows some miss draws, and a further round costs more than wider columns."""
@@ -293,7 +308,7 @@ class BatchView(AbstractView):
 
         return next_round
 
-    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int) -> Any:
+    def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int) -> Any:
         """Blocks of columns, each row's own draws moved to the front; or columns of the streams."""
         if isinstance(z, Places):
             return self._gradient_along(z, weights, todo, start, width)
@@ -316,7 +331,7 @@ class BatchView(AbstractView):
         return sum_in_blocks(block, start, most, width)
 
     def _gradient_along(
-        self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Any, width: int
+        self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int
     ) -> Any:
         # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
         weighed = (weights.model != 0) | (weights.proposal != 0)
@@ -330,7 +345,7 @@ class BatchView(AbstractView):
             own = Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights])
             return pull(own)
 
-        return sum_over_blocks(block, start, places.position, todo, width)
+        return sum_over_blocks(block, start.value(), places.position, todo, width)
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""

@@ -77,10 +77,10 @@ def test_dreg_is_exact(k, order):
 @pytest.mark.slow
 def test_dropping_the_score_leaves_no_noise_at_the_posterior():
     pair = perturbed(1)
-    weight, scale = pair.model.decoder.weight[:, 0], jnp.exp(2 * pair.model.log_scale)
+    weight, scale = pair.model.decoder.matrix[0], jnp.exp(2 * pair.model.log_scale)
     precision = 1 + jnp.sum(weight**2 / scale)
     mean = jnp.sum(weight * (X - pair.model.decoder.bias) / scale) / precision
-    encoder = relbo.models.sbn.Affine(jnp.zeros((1, 3)), mean[None])
+    encoder = relbo.models.layers.Affine(jnp.zeros((3, 1)), mean[None])
     pair = relbo.Pair(pair.model, relbo.models.gaussian.DiagonalGaussian(encoder, -0.5 * jnp.log(precision)[None]))
     batch = relbo.Batch(X[None], jnp.zeros(1, int))
     for estimator, noisy in ((Pathwise(1, drop_score=True), False), (DReG(3), False), (Pathwise(1), True)):
@@ -100,7 +100,7 @@ def test_model_samples_have_the_closed_form_covariance():
     """Each of 9 entries within 5 standard errors (bounded by sqrt(2) max variance / sqrt(n)): rate 5e-6."""
     model = perturbed(2).model
     x = jax.jit(jax.vmap(lambda k: model.sample(k)[0]))(jax.random.split(jax.random.key(7), 40_000))
-    weight = model.decoder.weight
+    weight = model.decoder.matrix.T
     expected = weight @ weight.T + jnp.diag(jnp.exp(2 * model.log_scale))
     error = 5 * np.sqrt(2 / 40_000) * float(jnp.max(expected))
     np.testing.assert_allclose(np.cov(np.asarray(x).T), expected, atol=error)

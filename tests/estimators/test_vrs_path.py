@@ -11,7 +11,7 @@ from jax.scipy.stats import norm
 
 import relbo
 from relbo.models.gaussian import DiagonalGaussian, linear_gaussian
-from relbo.models.sbn import Affine
+from relbo.models.layers import Affine
 from relbo.types import EmptyState
 from relbo.variance import gradient_moments
 from relbo.view import view_of
@@ -140,10 +140,10 @@ def test_without_rejection_it_is_the_path_that_sticks_the_landing():
 
 def test_every_sample_is_zero_at_the_posterior():
     model = linear_gaussian(jax.random.key(1), 1, jnp.asarray([0.3, -0.2, 0.5])).model
-    x, weight, scale = jnp.asarray([1.0, -0.4, 0.2]), model.decoder.weight[:, 0], jnp.exp(2 * model.log_scale)
+    x, weight, scale = jnp.asarray([1.0, -0.4, 0.2]), model.decoder.matrix[0], jnp.exp(2 * model.log_scale)
     precision = 1 + jnp.sum(weight**2 / scale)
     mean = jnp.sum(weight * (x - model.decoder.bias) / scale) / precision
-    proposal = DiagonalGaussian(Affine(jnp.zeros((1, 3)), mean[None]), -0.5 * jnp.log(precision)[None])
+    proposal = DiagonalGaussian(Affine(jnp.zeros((3, 1)), mean[None]), -0.5 * jnp.log(precision)[None])
     pair, rows = relbo.Pair(model, proposal), 50
     estimator = relbo.VRSPath(2, rate=0.3, num_proposals=3)
     state = estimator.init(jax.random.key(0), pair, rows)

@@ -55,10 +55,10 @@ def test_log_joint_and_log_prob_by_hand():
     for bits in list(itertools.product((0.0, 1.0), repeat=7))[::9]:
         x, h1, h2 = (np.array(bits[i:j]) for i, j in ((0, 2), (2, 4), (4, 7)))
         p = bernoulli(h2, sigmoid(pair.model.prior))
-        p *= bernoulli(h1, sigmoid(down[1].output.weight @ (2 * h2 - 1) + down[1].output.bias))
-        p *= bernoulli(x, sigmoid(down[0].output.weight @ (2 * h1 - 1) + down[0].output.bias))
-        q = bernoulli(h1, sigmoid(up[0].output.weight @ (x - mean) + up[0].output.bias))
-        q *= bernoulli(h2, sigmoid(up[1].output.weight @ (2 * h1 - 1) + up[1].output.bias))
+        p *= bernoulli(h1, sigmoid(down[1].output.matrix.T @ (2 * h2 - 1) + down[1].output.bias))
+        p *= bernoulli(x, sigmoid(down[0].output.matrix.T @ (2 * h1 - 1) + down[0].output.bias))
+        q = bernoulli(h1, sigmoid(up[0].output.matrix.T @ (x - mean) + up[0].output.bias))
+        q *= bernoulli(h2, sigmoid(up[1].output.matrix.T @ (2 * h1 - 1) + up[1].output.bias))
         z = (jnp.asarray(h1), jnp.asarray(h2))
         np.testing.assert_allclose(pair.model.log_joint(jnp.asarray(x), z), np.log(p), rtol=1e-10)
         np.testing.assert_allclose(pair.proposal.log_prob(z, jnp.asarray(x)), np.log(q), rtol=1e-10)
@@ -104,11 +104,11 @@ def test_initial_values(dtype):
     np.testing.assert_array_equal(pair.model.prior, np.zeros(2))
     np.testing.assert_array_equal(pair.proposal.data_mean, mean)
     for conditional, fan in ((pair.model.downward[0], (4, 3)), (pair.proposal.upward[0], (3, 4))):
-        first, last = conditional.hidden[0].weight, conditional.output.weight
-        assert first.shape == (fan[1], fan[0]) and last.shape == (fan[1], fan[1])
+        first, last = conditional.hidden[0].matrix, conditional.output.matrix
+        assert first.shape == fan and last.shape == (fan[1], fan[1])
         assert 0 < np.abs(first).max() <= np.sqrt(6 / sum(fan))
         assert 0 < np.abs(last).max() <= np.sqrt(6 / (2 * fan[1]))
-    assert not np.array_equal(pair.model.downward[1].output.weight, pair.proposal.upward[1].output.weight.T)
+    assert not np.array_equal(pair.model.downward[1].output.matrix, pair.proposal.upward[1].output.matrix.T)
 
 
 def test_one_observable_and_one_unit():
@@ -129,7 +129,7 @@ def test_data_mean_is_not_trained():
         jax.random.key(0), pair, estimator.init(jax.random.key(0), pair, 2), batch
     )
     np.testing.assert_array_equal(grads.proposal.data_mean, np.zeros(2))
-    assert np.abs(grads.proposal.upward[0].output.weight).max() > 0
+    assert np.abs(grads.proposal.upward[0].output.matrix).max() > 0
 
 
 def test_mean_x():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo.models.sbn import Affine
+from relbo.models.layers import Affine
 
 Learned = TypeVar("Learned")
 
@@ -26,7 +26,7 @@ class Perceptron(eqx.Module):
         sizes = [size_in, *widths]
         keys = jax.random.split(key, max(len(widths), 1))
         hidden = [Affine.glorot(k, a, b) for k, a, b in zip(keys, sizes[:-1], sizes[1:], strict=False)]
-        output = Affine(jnp.zeros((1, sizes[-1])), jnp.zeros(1))
+        output = Affine(jnp.zeros((sizes[-1], 1)), jnp.zeros(1))
         return jax.tree.map(lambda leaf: leaf.astype(dtype), cls(tuple(hidden), output))
 
     def value(self, v: Float[Array, " in"]) -> Float[Array, ""]:

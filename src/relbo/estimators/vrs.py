@@ -23,6 +23,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -97,7 +98,8 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
 
     def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
         """Accepted draws for each row, under thresholds that these draws do not influence."""
-        reading = look_up(self.threshold, streams.other, view, state.thresholds, batch.index, self.acceptance)
+        with jax.named_scope("thresholds"):
+            reading = look_up(self.threshold, streams.other, view, state.thresholds, batch.index, self.acceptance)
         draws = rejection.accepted_draws(
             view,
             streams,
@@ -112,7 +114,8 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
         first = slice(self.num_proposals)  # iid from q whatever happens to them
         log_w = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], jnp.zeros(()))
         accepted: rejection.Accepted = draws.extra
-        thresholds = self.threshold.update(state.thresholds, batch.index, accepted.t, log_w, self.acceptance)
+        with jax.named_scope("thresholds"):
+            thresholds = self.threshold.update(state.thresholds, batch.index, accepted.t, log_w, self.acceptance)
         new_state = VRSState(thresholds, state.tally.add(accepted.exhausted))
         return draws._replace(extra=Rejection(reading, accepted)), new_state
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo._check import is_int, require
 from relbo.models.base import AbstractModel, AbstractReparameterizedProposal
-from relbo.models.sbn import Affine
+from relbo.models.layers import Affine
 from relbo.types import Pair
 
 
@@ -39,13 +39,13 @@ class LinearGaussian(AbstractModel):
     def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Float[Array, " latent"]]:
         """Draws (x, z)."""
         key_z, key_x = jax.random.split(key)
-        z = jax.random.normal(key_z, self.decoder.weight.shape[1:], self.log_scale.dtype)
+        z = jax.random.normal(key_z, self.decoder.matrix.shape[:1], self.log_scale.dtype)
         x = self.decoder.apply(z)
         return x + jnp.exp(self.log_scale) * jax.random.normal(key_x, x.shape, x.dtype), z
 
     def log_evidence(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         """Log p(x), in closed form."""
-        weight = self.decoder.weight
+        weight = self.decoder.matrix.T
         covariance = weight @ weight.T + jnp.diag(jnp.exp(2 * self.log_scale))
         return jnp.asarray(jax.scipy.stats.multivariate_normal.logpdf(x, self.decoder.bias, covariance))
 
@@ -94,7 +94,7 @@ def linear_gaussian(key: PRNGKeyArray, num_latents: int, data_mean: Float[Array,
         (mean.shape, mean.dtype),
     )
     key_down, key_up = jax.random.split(key)
-    decoder = Affine(Affine.glorot(key_down, num_latents, mean.size).weight, mean)
+    decoder = Affine(Affine.glorot(key_down, num_latents, mean.size).matrix, mean)
     pair = Pair(
         LinearGaussian(decoder, jnp.zeros(mean.size)),
         DiagonalGaussian(Affine.glorot(key_up, mean.size, num_latents), jnp.zeros(num_latents)),

@@ -23,48 +23,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from relbo import units
 from relbo._check import checked_key, is_int, refuse, require
 from relbo.models.base import AbstractBernoulliModel, AbstractBernoulliProposal, Layers
+from relbo.models.layers import Conditional
 from relbo.types import Pair
 from relbo.units import Unit, log_bernoulli, uniform_noise
-
-
-class Affine(eqx.Module):
-    """W v + b, with Glorot uniform weights and zero bias."""
-
-    weight: Float[Array, "out in"]
-    bias: Float[Array, " out"]
-
-    @classmethod
-    def glorot(cls, key: PRNGKeyArray, size_in: int, size_out: int) -> "Affine":
-        """Weights uniform on +-sqrt(6 / (in + out))."""
-        limit = (6 / (size_in + size_out)) ** 0.5
-        weight = jax.random.uniform(key, (size_out, size_in), minval=-limit, maxval=limit)
-        return cls(weight, jnp.zeros(size_out, weight.dtype))
-
-    def apply(self, v: Float[Array, " in"]) -> Float[Array, " out"]:
-        """The affine map of one vector."""
-        # v first: a batch of v then gives its products in rows, as all that follows wants them
-        return v @ self.weight.T + self.bias
-
-
-class Conditional(eqx.Module):
-    """Logits of a layer given the one before: affine, after `num_hidden` tanh layers of the output's width."""
-
-    hidden: tuple[Affine, ...]
-    output: Affine
-
-    @classmethod
-    def glorot(cls, key: PRNGKeyArray, size_in: int, size_out: int, num_hidden: int) -> "Conditional":
-        """Fresh weights."""
-        keys = jax.random.split(key, num_hidden + 1)
-        sizes = [size_in] + [size_out] * num_hidden
-        hidden = tuple(Affine.glorot(k, s, size_out) for k, s in zip(keys[:-1], sizes, strict=False))
-        return cls(hidden, Affine.glorot(keys[-1], sizes[-1], size_out))
-
-    def logits(self, v: Float[Array, " in"]) -> Float[Array, " out"]:
-        """The logits of the next layer."""
-        for layer in self.hidden:
-            v = jnp.tanh(layer.apply(v))
-        return self.output.apply(v)
 
 
 def _signed(h: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -80,8 +41,17 @@ class SBN(AbstractBernoulliModel):
 
     def conditionals(self, x: Float[Array, " d"], z: Layers) -> tuple[Float[Array, ""], Layers]:
         """Log p(x | h_1), and the logits of h_1 given h_2, ..., of h_L."""
-        logits = [conditional.logits(_signed(above)) for conditional, above in zip(self.downward, z, strict=True)]
-        return log_bernoulli(x, logits[0]), (*logits[1:], self.prior)
+        above = [_signed(h) for h in z]
+        logits = [conditional.logits(h) for conditional, h in zip(self.downward[1:], above[1:], strict=True)]
+        return self.downward[0].log_prob(x, above[0]), (*logits, self.prior)
+
+    def log_joint(self, x: Float[Array, " d"], z: Layers) -> Float[Array, ""]:
+        """Log p(x, h) in nats, as `conditionals` has it, each layer by `Conditional.log_prob`."""
+        terms = [
+            conditional.log_prob(value, _signed(above))
+            for value, above, conditional in zip((x, *z[:-1]), z, self.downward, strict=True)
+        ]
+        return sum(terms, log_bernoulli(z[-1], self.prior))
 
     def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Layers]:
         """Ancestral sampling from the top."""
@@ -120,6 +90,14 @@ class SBNProposal(AbstractBernoulliProposal):
         """Draws z and scores it, from the logits of h_1."""
         values, logits = self._continue(self.noise(key), condition, units.hard)
         return values, units.log_bernoulli_layers(values, logits)
+
+    def log_prob(self, z: Layers, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """Log q(h | x) in nats, as `rollout` has it, each layer but the first by `Conditional.log_prob`."""
+        terms = [
+            conditional.log_prob(value, _signed(below))
+            for value, below, conditional in zip(z[1:], z[:-1], self.upward[1:], strict=True)
+        ]
+        return sum(terms, log_bernoulli(z[0], self.condition(x)))
 
     def _continue(self, noise: tuple[Any, ...], first: Float[Array, " h"], unit: Unit) -> tuple[Layers, Layers]:
         logits, values = [first], [unit(first, noise[0])]

@@ -242,27 +242,35 @@ def update(
     is_lost = (ran_out & reading.due) | (~ran_out & (error > 0) & (level + before > TOO_HIGH + 2.4 * spread))
     new = jnp.where(is_lost, jnp.nan, new - state.lead * jnp.sqrt(new_variance))
     relative = excess / variance
-    following = FollowState(
-        value=state.value.at[index].set(new),
-        mean=state.mean.at[index].set(jnp.where(seen, level, state.mean[index])),
-        error=state.error.at[index].set(jnp.where(known, to_level * noise, jnp.where(seen, noise, 0))),
-        common=state.common.at[index].set(missed * (1 - to_level)),
-        variance=state.variance.at[index].set(new_variance),
-        visits=state.visits.at[index].set(jnp.where(reading.due, 1, state.visits[index] + 1)),
-        visited=state.visited.at[index].set(state.step),
-        target=state.target.at[index].set(
-            jnp.where(reading.due, target.astype(state.target.dtype), state.target[index])
+
+    # only the rows of the batch are written: a choice between the old state and the new would be a pass over all rows
+    def put(old: Array, new: Array) -> Array:
+        return old.at[index].set(jnp.where(rejects, new.astype(old.dtype), old[index]))
+
+    def learn(old: Array, new: Array) -> Array:
+        return jnp.where(rejects, new.astype(old.dtype), old)
+
+    return FollowState(
+        value=put(state.value, new),
+        mean=put(state.mean, jnp.where(seen, level, state.mean[index])),
+        error=put(state.error, jnp.where(known, to_level * noise, jnp.where(seen, noise, 0))),
+        common=put(state.common, missed * (1 - to_level)),
+        variance=put(state.variance, new_variance),
+        visits=put(state.visits, jnp.where(reading.due, 1, state.visits[index] + 1)),
+        visited=put(state.visited, jnp.broadcast_to(state.step, index.shape)),
+        target=put(state.target, jnp.where(reading.due, target.astype(state.target.dtype), state.target[index])),
+        lead=learn(state.lead, lead),
+        spread=learn(
+            state.spread, state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread)
         ),
-        lead=lead,
-        spread=state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread),
-        drift=state.drift + by_again * (_mean(relative, known) - state.drift),
-        drift_square=state.drift_square + by_again * (_mean(relative**2, known) - state.drift_square),
-        num_visits=num_visits,
-        num_again=num_again,
-        step=state.step,
+        drift=learn(state.drift, state.drift + by_again * (_mean(relative, known) - state.drift)),
+        drift_square=learn(
+            state.drift_square, state.drift_square + by_again * (_mean(relative**2, known) - state.drift_square)
+        ),
+        num_visits=learn(state.num_visits, num_visits),
+        num_again=learn(state.num_again, num_again),
+        step=state.step + 1,
     )
-    kept = [jnp.where(rejects, new, old) for new, old in zip(following, state, strict=True)]
-    return FollowState(*kept)._replace(step=state.step + 1)
 
 
 def _logit(share: Array) -> Array:

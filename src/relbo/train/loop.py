@@ -105,16 +105,18 @@ def make_step(
             grads, estimator_state, info = estimator.estimate(
                 key_estimate, state.pair, state.estimator_state, Batch(x, index)
             )
-        fault = Fault(
-            bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
-            model=~is_finite(grads.model),
-            proposal=~is_finite(grads.proposal),
-            refused=refused,
-        )
-        descent = jax.tree.map(jnp.negative, grads)
-        params = eqx.filter(state.pair, eqx.is_inexact_array)
-        updates, opt_state = optimizer.update(descent, state.opt_state, params)
-        pair = eqx.apply_updates(state.pair, updates)
+        with jax.named_scope("faults"):
+            fault = Fault(
+                bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
+                model=~is_finite(grads.model),
+                proposal=~is_finite(grads.proposal),
+                refused=refused,
+            )
+        with jax.named_scope("optimizer"):
+            descent = jax.tree.map(jnp.negative, grads)
+            params = eqx.filter(state.pair, eqx.is_inexact_array)
+            updates, opt_state = optimizer.update(descent, state.opt_state, params)
+            pair = eqx.apply_updates(state.pair, updates)
         return TrainState(pair, opt_state, estimator_state, state.key, state.step + 1), info, fault
 
     return step

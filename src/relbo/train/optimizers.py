@@ -10,6 +10,7 @@ import optax
 
 from relbo._check import refuse, require
 from relbo._options import OPTIMIZER_SETTINGS, check, check_all
+from relbo.train.adam import SETTINGS, adam
 from relbo.train.errors import first_line
 
 LEARNING_RATE = 1e-3
@@ -34,6 +35,8 @@ def named_optimizer(
     if not callable(learning_rate):
         check(lr=learning_rate)
     check_all(OPTIMIZER_SETTINGS, settings, "optimizer setting ")
+    if name == "adam" and settings.keys() <= SETTINGS:
+        make = adam  # the same, faster
     try:
         optimizer = make(learning_rate=learning_rate, **settings)
         like = {"weights": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}

@@ -37,10 +37,24 @@ def test_table_and_json(tmp_path, capsys, monkeypatch):
     found = json.loads((tmp_path / "out" / "bench.json").read_text())
     network = found["networks"]["3"]
     assert network["step_over_products"] > 0 and found["waste"] == {"0.9": 1.1}
-    assert network["not_measured"] == {"PyTorch eager, VRS": "torch is gone"}
+    assert network["not_measured"] == dict.fromkeys(("PyTorch eager, VRS", "torch.compile, VRS"), "torch is gone")
+    ratios = ("step_over_roofline", "step_over_rloo", "paper_step_over_products", "rs25_over_products")
+    assert all(network[name] > 0 for name in ratios)
+    assert set(network["refresh_share_of_time"]) == {"100 draws", "20 draws", "10 draws"}
+    assert set(network["following_share_of_time"]) == {"online quantile", "rate"}
     assert set(network["times_faster_than"]) == {
         f"NumPyro {name}, no rejection" for name in ("Trace_ELBO", "TraceGraph_ELBO")
     }
+
+
+@pytest.mark.slow
+def test_profile(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with jax.numpy_dtype_promotion("standard"):
+        assert run("--profile", "--layers", "3", "--steps", 2, "--out", tmp_path / "out") == 0
+    assert "instructions in the loop" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "profile.json").read_text())["3"]
+    assert found["parts"]["Adam"]["milliseconds"] > 0 and found["longest"]
 
 
 def test_help_and_bad_input(tmp_path, capsys):
@@ -48,3 +62,5 @@ def test_help_and_bad_input(tmp_path, capsys):
     assert "relbo bench --growth" in capsys.readouterr().out
     assert run("--layers", "2x", "--out", tmp_path) == 2
     assert "--layers must be positive integers" in capsys.readouterr().err
+    assert run("--growth", "--curve", "height", "--out", tmp_path) == 2
+    assert "--curve must be one of batch size, S, N" in capsys.readouterr().err

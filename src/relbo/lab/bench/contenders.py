@@ -24,7 +24,7 @@ def weights_of(pair: Any) -> dict[str, Any]:
     """The network's arrays, as the contenders take them."""
 
     def layers(conditionals: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [(np.array(c.output.weight), np.array(c.output.bias)) for c in conditionals]
+        return [(np.array(c.output.matrix.T), np.array(c.output.bias)) for c in conditionals]
 
     return {
         "down": layers(pair.model.downward),
@@ -42,12 +42,14 @@ def find(
     found: dict[str, Callable[[int], object]] = {}
     missing: dict[str, str] = {}
     torch_step = load("eager_torch")
-    if isinstance(torch_step, str):
-        missing["PyTorch eager, VRS"] = torch_step
-    else:
+    for label, compiled in {"PyTorch eager, VRS": False, "torch.compile, VRS": True}.items():
+        if isinstance(torch_step, str):
+            missing[label] = torch_step
+            continue
         rows = slice(0, setting.batch_size)
         batch = np.array(data[rows]), np.array(thresholds[rows])
-        found["PyTorch eager, VRS"] = torch_step.make_step(*batch, **weights, num_samples=setting.num_samples)
+        budget = {"num_samples": setting.num_samples, "num_proposals": setting.num_proposals}
+        found[label] = torch_step.make_step(*batch, **weights, **budget, compiled=compiled)
     numpyro_step = load("numpyro_sbn")
     for name in ("Trace_ELBO", "TraceGraph_ELBO"):
         label = f"NumPyro {name}, no rejection"
@@ -56,6 +58,6 @@ def find(
             continue
         import numpyro
 
-        loss = getattr(numpyro.infer, name)(num_particles=setting.num_samples)
+        loss = getattr(numpyro.infer, name)(num_particles=setting.num_proposals)
         found[label] = numpyro_step.make_step(loss, np.array(data), setting.batch_size, **weights)
     return found, missing

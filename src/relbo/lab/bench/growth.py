@@ -1,48 +1,59 @@
-"""How the time of a step grows with batch, S, layers and rejection.
+"""How the time of a step grows with batch, S, N, layers and rejection.
 
 Two least-squares fits of each curve: time ~ size^exponent on logarithms, which says how far from linear it is as a
 whole, and time = fixed + per_unit size with relative errors, which says why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from relbo._disk import replacing
-from relbo.lab.bench.steps import Setting, Step, images, network, solved, train_step, vrs
+from relbo.lab.bench.steps import Setting, Step, images, mean_evaluated, network, solved, train_step, vrs
 from relbo.lab.bench.timing import take_turns
 
 CURVES: dict[str, list[Setting]] = {
-    "batch size": [Setting(batch_size=b) for b in (25, 50, 100, 200)],
-    "S": [Setting(num_samples=s) for s in (2, 5, 10, 20)],
+    "batch size": [Setting(batch_size=b) for b in (25, 50, 100, 200, 500)],
+    "S": [Setting(num_samples=s) for s in (2, 3, 4, 5, 6)],
+    "N": [Setting(num_proposals=n) for n in (2, 6, 12, 25, 50)],
     "layers": [Setting(layers=(200,) * n) for n in (1, 2, 3, 4)],
-    "proposals per draw": [Setting(gamma=g) for g in (0.9, 0.5, 0.2, 0.05)],
+    "1 / acceptance": [Setting(rate=rate) for rate in (0.9, 0.5, 0.2, 0.1)],
+    "1 / acceptance, N = 200": [Setting(rate=rate, num_proposals=200) for rate in (0.9, 0.1, 0.03, 0.01)],
 }
 
 
-def run(*, rounds: int, steps: int, on_stage: Callable[[str], None] = lambda stage: None) -> dict[str, Any]:
-    """Times the points of every curve in turns, and fits them."""
+def run(
+    *,
+    rounds: int,
+    steps: int,
+    names: Sequence[str] = tuple(CURVES),
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> dict[str, Any]:
+    """Times the points of some curves in turns, and fits them."""
     data = images()
-    curves = {}
-    for name, settings in CURVES.items():
+    curves, pairs = {}, {}
+    for name in names:
+        settings = CURVES[name]
         on_stage(f"{name}: compiling")
         timed: dict[str, Step] = {}
         sizes, spent = [], []
         for setting in settings:
-            pair = network(setting, data)
+            if setting.layers not in pairs:
+                pairs[setting.layers] = network(setting, data)
+            pair = pairs[setting.layers]
             step = train_step(pair, vrs(setting), data, setting.batch_size, solved(pair, setting, data))
             count = min(steps, len(data) // setting.batch_size)
-            drawn = float(step.run(count)[1].num_proposals) / (count * setting.batch_size * setting.num_samples)
+            report = step.run(count)[1]
             size = {
                 "batch size": setting.batch_size,
                 "S": setting.num_samples,
+                "N": setting.num_proposals,
                 "layers": len(setting.layers),
-                "proposals per draw": drawn,
-            }[name]
+            }.get(name, 1 / float(report.extra["acceptance"]))
             sizes.append(float(size))
-            spent.append(drawn)
+            spent.append(mean_evaluated(report) / setting.batch_size)
             timed[str(size)] = step
         on_stage(f"{name}: steps in turns")
         count = min(steps, len(data) // max(s.batch_size for s in settings))
@@ -50,11 +61,12 @@ def run(*, rounds: int, steps: int, on_stage: Callable[[str], None] = lambda sta
         milliseconds = [1e3 * t.median for t in timings.values()]
         curves[name] = {
             "sizes": sizes,
-            "proposals_per_draw": spent,
+            "proposals_per_row": spent,
             "milliseconds": milliseconds,
             **fits(np.array(sizes), np.array(milliseconds)),
         }
-    return {"around": "200 units, batch 50, S = 5, gamma 0.9", "rounds": rounds, "steps": steps, "curves": curves}
+    around = "200 units, batch 50, S = 2, N = 6, gamma 0.9"
+    return {"around": around, "rounds": rounds, "steps": steps, "curves": curves}
 
 
 def fits(sizes: np.ndarray, times: np.ndarray) -> dict[str, float]:
@@ -75,7 +87,8 @@ def plot(found: dict[str, Any], path: Path) -> Path:
 
     curves = found["curves"]
     figure = Figure(figsize=(3.2 * len(curves), 3), layout="constrained")
-    for axes, (name, curve) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
+    panels = np.atleast_1d(figure.subplots(1, len(curves)))
+    for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         sizes, times = np.array(curve["sizes"]), np.array(curve["milliseconds"])
         grid = np.geomspace(sizes[0], sizes[-1])
         axes.loglog(sizes, times, "o", label="measured")
