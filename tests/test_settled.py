@@ -57,12 +57,20 @@ def test_a_wide_gap_is_worth_closing_while_the_bound_still_rises():
     assert begins(rising, lambda s: jnp.full_like(s, 3.0)) == -1
 
 
+def test_a_rise_that_noise_can_explain_is_none():
+    # what all rows share moves log w by 1 from step to step, and nothing else does: s^2 is 1e-6
+    shared = jax.random.normal(jax.random.key(1), (400,))
+    assert begins(lambda s: shared[s.astype(int)], lambda s: jnp.full_like(s, 1e-3)) == 20
+    # a rise of 1 in ten steps beside it is seen, in every window
+    assert begins(lambda s: shared[s.astype(int)] + 0.1 * s, lambda s: jnp.full_like(s, 1e-3)) == -1
+
+
 def test_impossible_draws_do_not_count():
     threshold = OnceSettled(Rate(0.5), first=2)
     log_w = jnp.array([[0.0, 2.0, -jnp.inf], [-jnp.inf, -jnp.inf, 3.0]])
     update = jax.jit(lambda state: threshold.update(state, jnp.arange(2), jnp.full(2, jnp.inf), log_w, SOFT))
     state = update(threshold.init(2))
-    np.testing.assert_allclose(state.before, [1.0, np.log(2.0)], rtol=1e-6)
+    np.testing.assert_allclose(state.before, [1.0, np.log(2.0), 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

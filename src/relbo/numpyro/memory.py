@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
 from relbo.numpyro.visits import AtEachVisit
-from relbo.thresholds import Fixed, OnceSettled
+from relbo.thresholds import Fixed, OnceSettled, SettledState
 from relbo.train.errors import runtime_message
 from relbo.train.starving import WORTH_A_WARNING, starving_message
 from relbo.types import AnyPair, EmptyState
@@ -46,11 +46,18 @@ def forgetting(estimator: AbstractEstimator) -> str | None:
 
 
 def warn_of_starving(state: Any) -> None:
-    """Logs, at the end of a run, how many rows ran out of proposals if they were many."""
-    if isinstance(state, VRSState) and not isinstance(state.tally.num_steps, jax.core.Tracer):
-        share = float(state.tally.num_exhausted) / max(int(state.tally.num_steps), 1)
-        if share > WORTH_A_WARNING:
-            LOGGER.warning(starving_message(share))
+    """Logs, at the end of a run, how many rows ran out of proposals if they were many, or that nothing was rejected."""
+    if not isinstance(state, VRSState) or isinstance(state.tally.num_steps, jax.core.Tracer):
+        return
+    share = float(state.tally.num_exhausted) / max(int(state.tally.num_steps), 1)
+    if share > WORTH_A_WARNING:
+        LOGGER.warning(starving_message(share))
+    waits = state.thresholds
+    if isinstance(waits, SettledState) and not bool(waits.rejects):
+        LOGGER.warning(
+            f"rejection has not begun in {int(waits.step)} steps: it waits until the ELBO rises by less than rejection "
+            "may gain. Train longer, or give warmup=, the number of steps without rejection."
+        )
 
 
 @contextmanager

@@ -8,8 +8,9 @@ Both are averaged over the rows of a batch and over windows of steps, each as lo
     [0, first/2), [first/2, first), [first, 2 first), [2 first, 4 first), ...
 
 Rejection begins at the end of the first of them, not before step `first`, in which the ELBO rose by less than
-`gap` s^2 above that of the window before. As windows grow with the run, so does the patience: a run with a tenth of the
-step size waits ten times as long.
+`gap` s^2 above that of the window before, or by less than two standard errors of this rise. As windows grow with the
+run, so does the patience: a run with a tenth of the step size waits ten times as long. The noise of a step is half the
+mean square of the differences between steps that follow each other, which a slow rise does not enter.
 """
 
 from typing import Any, NamedTuple
@@ -34,10 +35,12 @@ class SettledState(NamedTuple):
 
     inner: Any
     """State of the threshold that waits."""
-    total: Float[Array, " 2"]
-    """Sums of the mean log w and of the mean log s^2 over the steps of this window."""
-    before: Float[Array, " 2"]
+    total: Float[Array, " 3"]
+    """Sums over the steps of this window: mean of log w, mean of log s^2, half the squared change of the former."""
+    before: Float[Array, " 3"]
     """Their means in the window before."""
+    last: Float[Array, ""]
+    """The mean of log w in the step before."""
     start: Int[Array, ""]
     """First step of this window."""
     begun: Int[Array, ""]
@@ -84,8 +87,9 @@ class OnceSettled(AbstractThreshold[SettledState]):
         zero = jnp.zeros((), jnp.int32)
         return SettledState(
             inner=self.threshold.init(num_data),
-            total=jnp.zeros(2),
-            before=jnp.full(2, -jnp.inf),
+            total=jnp.zeros(3),
+            before=jnp.array([-jnp.inf, 0.0, 0.0]),
+            last=jnp.zeros(()),
             start=zero,
             begun=zero - 1,
             step=zero,
@@ -106,17 +110,24 @@ class OnceSettled(AbstractThreshold[SettledState]):
     ) -> SettledState:
         """Watches the spread; once it has settled, the other threshold takes its own step."""
         step = state.step + 1
-        total = state.total + _level_and_log_variance(log_w).astype(state.total.dtype)
+        level, log_variance = _level_and_log_variance(log_w).astype(state.total.dtype)
+        noise = jnp.where(state.step > 0, 0.5 * (level - state.last) ** 2, 0)
+        total = state.total + jnp.stack([level, log_variance, noise])
         # windows end at first / 2, first, 2 first, 4 first, ...
         is_end = step == jnp.maximum(2 * state.start, self.first // 2)
-        now = total / (step - state.start).astype(total.dtype)
-        has_settled = now[0] - state.before[0] < self.gap * jnp.exp(now[1])
+        length = (step - state.start).astype(total.dtype)
+        now = total / length
+        # the window before was half as long as all steps before this one; the first had nothing before it
+        length_before = jnp.where(state.start > self.first // 2, state.start // 2, state.start).astype(total.dtype)
+        error = jnp.sqrt(now[2] / length + state.before[2] / length_before.clip(1))
+        has_settled = now[0] - state.before[0] < jnp.maximum(self.gap * jnp.exp(now[1]), 2 * error)
         follows = self.threshold.update(state.inner, index, t, log_w, acceptance)
         waits = state.inner._replace(step=state.inner.step + 1)
         return SettledState(
             inner=jax.tree.map(lambda new, old: jnp.where(state.rejects, new, old), follows, waits),
             total=jnp.where(is_end, 0, total),
             before=jnp.where(is_end, now, state.before),
+            last=level,
             start=jnp.where(is_end, step, state.start),
             begun=jnp.where(~state.rejects & is_end & has_settled & (step >= self.first), step, state.begun),
             step=step,
