@@ -14,7 +14,7 @@ CASES = {
     "budget": (relbo.VRS(2, relbo.Fixed(2.0), num_proposals=5), 6),
     "wake": (relbo.VRSWake(2, relbo.Fixed(0.0)), 3),
     "raw": (relbo.VRSRaw(2, relbo.Fixed(0.0), num_proposals=3), 3),
-    "exhausted": (relbo.VRS(2, relbo.Fixed(2.0), max_rounds=3), 12),
+    "exhausted": (relbo.VRS(2, relbo.Fixed(5.0), max_rounds=3), 12),
 }
 FAST = {("budget", "rows")}
 

@@ -35,7 +35,7 @@ def weights_of(pair: Any) -> dict[str, Any]:
 
 
 def find(
-    setting: Setting, pair: Pair, data: Float[Array, "n d"], thresholds: Float[Array, " n"]
+    setting: Setting, pair: Pair, data: Float[Array, "n d"], thresholds: Float[Array, " m"]
 ) -> tuple[dict[str, Callable[[int], object]], dict[str, str]]:
     """Steps of the other libraries by name, and why some are missing."""
     weights = weights_of(pair)
