@@ -110,6 +110,8 @@ class FollowState(NamedTuple):
     """Visits of rows behind `drift`."""
     step: Int[Array, ""]
     """Steps taken."""
+    num_data: Int[Array, ""]
+    """Rows in all; the arrays above may be those of some of them."""
 
 
 def start(num_data: int) -> FollowState:
@@ -131,6 +133,7 @@ def start(num_data: int) -> FollowState:
         num_visits=jnp.zeros(()),
         num_again=jnp.zeros(()),
         step=jnp.zeros((), jnp.int32),
+        num_data=jnp.asarray(num_data, jnp.int32),
     )
 
 
@@ -224,7 +227,8 @@ def update(
     gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
     # rows that are in every batch correct themselves as often as all rows together could
-    weight = jnp.where(reading.due, 1, max(1 - index.shape[0] / state.value.shape[0], 0))
+    others = jnp.maximum(1 - index.shape[0] / state.num_data.astype(t.dtype), 0)
+    weight = jnp.where(reading.due, 1, others)
     common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
     lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(weight * error / spread), -3, 3)
 
@@ -270,6 +274,7 @@ def update(
         num_visits=learn(state.num_visits, num_visits),
         num_again=learn(state.num_again, num_again),
         step=state.step + 1,
+        num_data=state.num_data,
     )
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from relbo import bounds
@@ -24,9 +25,11 @@ from relbo.data import Dataset
 from relbo.estimators.base import AbstractEstimator
 from relbo.train.describe import described
 from relbo.train.directory import RunDirectory
-from relbo.train.loop import TrainState, Transform, epoch_order, init_state, make_chunk
+from relbo.train.layout import Layout, as_mesh
+from relbo.train.loop import Settings, TrainState, Transform
 from relbo.train.open_run import OpenRun
 from relbo.train.optimizers import as_optimizer
+from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
 from relbo.train.signals import StopRequest, stop_requests
 from relbo.types import Pair
 
@@ -76,7 +79,7 @@ def source_of(data: Dataset | PyTree, valid: PyTree | None = None) -> Source:
     if isinstance(data, Dataset):
         transform = _binarise if data.kind == "gray" else _as_float
         held_out = data.valid if valid is None else valid
-        return Source(jnp.asarray(data.train), held_out, transform, data.fingerprint)
+        return Source(data.train, held_out, transform, data.fingerprint)
     num_datapoints(data, "fit: data")
     train = jax.tree.map(jnp.asarray, data)
     digest = hashlib.sha256()
@@ -104,6 +107,8 @@ def fit(
     optimizer: optax.GradientTransformation | str | None = None,
     batch_size: int = 50,
     seed: int = 0,
+    mesh: Mesh | int | None = None,
+    shards: int | None = None,
     valid: PyTree | None = None,
     valid_bound: str = "is:10",
     valid_every: int = 1,
@@ -127,6 +132,10 @@ def fit(
         optimizer: any Optax optimiser, or the name of one, which then learns at 1e-3; by default Adam.
         batch_size: datapoints per step.
         seed: root of all randomness.
+        mesh: the devices to train on, in one axis, or how many of JAX's; None is its default device.
+        shards: L, parts that the rows are split into, a power of 2 and a multiple of the devices. It decides which rows
+            meet in a batch, and with which random numbers; the number of devices then changes neither. By default as
+            many as there are devices, at a single one 1.
         valid: held-out datapoints; by default those of the `Dataset`, if there are any.
         valid_bound: bound by which the best parameters are chosen.
         valid_every: epochs between validations.
@@ -160,15 +169,12 @@ def fit(
     num_data = num_datapoints(source.train, "fit: data")
     check("fit: ", num_epochs=num_epochs, valid_every=valid_every, patience=patience, resume=resume)
     check("fit: ", max_seconds=max_seconds, checkpoint_every=checkpoint_every, log_every=log_every, progress=progress)
-    require(
-        isinstance(batch_size, int) and not isinstance(batch_size, bool) and 1 <= batch_size <= num_data,
-        "fit: batch_size",
-        f"an integer from 1 to the {num_data} training datapoints",
-        batch_size,
-    )
+    devices = as_mesh(mesh, "fit: mesh")
+    layout = Layout(num_data, (1 if devices is None else devices.size) if shards is None else shards, devices)
+    layout.check_batch(batch_size, "fit: batch_size")
     bounds.parse(valid_bound)
     require(out is None or isinstance(out, str | Path) and str(out) != "", "fit: out", "None or a directory", out)
-    per_epoch = num_data // batch_size
+    per_epoch = layout.steps_per_epoch(batch_size)
     total = num_epochs * per_epoch
     require(total < 2**31, "fit: num_epochs", f"less than 2^31 steps at {per_epoch} steps per epoch", num_epochs)
     checkpoint_every = per_epoch if checkpoint_every is None else checkpoint_every
@@ -181,14 +187,17 @@ def fit(
         "data_fingerprint": source.fingerprint,
         "batch_size": batch_size,
         "seed": seed,
+        **({"shards": layout.num_shards} if layout.num_shards > 1 else {}),
     }
-    chunk = make_chunk(estimator, optimizer, source.transform, batch_size)
+    of_rows = is_of_rows(estimator, key_init, pair, layout.places)
+    chunk = make_chunk_on(layout, Settings(estimator, optimizer, source.transform, batch_size), of_rows)
+    rows, per_step = layout.rows_of(source.train), batch_size // layout.num_shards
     with ExitStack() as stack:
         directory = None
         if out is not None:
             directory = RunDirectory(Path(out), identity, description, config, resume=resume)
             stack.callback(directory.close)
-        run = OpenRun(init_state(key_init, pair, estimator, optimizer, num_data), directory)
+        run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory)
         asked = stack.enter_context(stop_requests())
         shown = stack.enter_context(_progress_bar(total, int(run.state.step), wanted=progress))
 
@@ -199,17 +208,17 @@ def fit(
             return int(run.state.step) >= total or run.counters.stale >= (patience or math.inf) or is_time_up()
 
         if not is_over():
-            run.order = epoch_order(run.state.key, int(run.state.step) // per_epoch, num_data)
-            run.compile(chunk, source.train)
+            run.order = layout.order(run.state.key, int(run.state.step) // per_epoch)
+            run.compile(chunk, rows)
         run.begin()
         while not is_over() and not asked:
             epoch, place = divmod(int(run.state.step), per_epoch)
             step = int(run.state.step)
             if place == 0:
-                run.order = epoch_order(run.state.key, epoch, num_data)
+                run.order = layout.order(run.state.key, epoch)
             marks = (log_every, checkpoint_every, per_epoch)
             stop = min(total, (epoch + 1) * per_epoch, *(step // mark * mark + mark for mark in marks))
-            record = run.advance(chunk, source.train, place * batch_size, stop - step)
+            record = run.advance(chunk, rows, place * per_step, stop - step)
             record["epoch"] = int(run.state.step) / per_epoch
             is_due = stop % (per_epoch * valid_every) == 0 or is_time_up()  # what time allowed is to be judged whole
             if is_due and source.valid is not None:

@@ -92,58 +92,103 @@ def epoch_order(key: PRNGKeyArray, epoch: int, num_data: int) -> Int[Array, " n"
     return jax.random.permutation(jax.random.fold_in(key_order, epoch), num_data)
 
 
+class Estimated(NamedTuple):
+    """One estimate on the rows of a batch, or on those of one shard of it."""
+
+    grads: Any
+    estimator_state: Any
+    info: Info
+    fault: Fault
+
+
+class Settings(NamedTuple):
+    """What the steps of a run have in common."""
+
+    estimator: AbstractEstimator
+    optimizer: optax.GradientTransformation
+    transform: Transform
+    batch_size: int
+    in_order: bool = False
+    """Whether the data come in the order of their visits, a part at a time, instead of all at once."""
+
+
+def estimate_rows(settings: Settings, key: PRNGKeyArray, pair: Pair, state: Any, rows: PyTree, index: Array) -> Any:
+    """Observations from stored rows, an estimate on them, and what is wrong with it."""
+    key_data, key_estimate = jax.random.split(key)
+    x = settings.transform(key_data, rows)
+    with collected() as refused:
+        grads, estimator_state, info = settings.estimator.estimate(key_estimate, pair, state, Batch(x, index))
+    with jax.named_scope("faults"):
+        fault = Fault(
+            bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
+            model=~is_finite(grads.model),
+            proposal=~is_finite(grads.proposal),
+            refused=refused,
+        )
+    return Estimated(grads, estimator_state, info, fault)
+
+
+def step_key(state: TrainState) -> PRNGKeyArray:
+    """Root of a step's randomness."""
+    _, key_steps = jax.random.split(state.key)
+    return jax.random.fold_in(key_steps, state.step)
+
+
+def ascend(optimizer: optax.GradientTransformation, state: TrainState, grads: Any, estimator_state: Any) -> TrainState:
+    """The state after a step along a gradient."""
+    with jax.named_scope("optimizer"):
+        descent = jax.tree.map(jnp.negative, grads)
+        params = eqx.filter(state.pair, eqx.is_inexact_array)
+        updates, opt_state = optimizer.update(descent, state.opt_state, params)
+        pair = eqx.apply_updates(state.pair, updates)
+    return TrainState(pair, opt_state, estimator_state, state.key, state.step + 1)
+
+
 def make_step(
     estimator: AbstractEstimator, optimizer: optax.GradientTransformation, transform: Transform
 ) -> Callable[[TrainState, PyTree, Int[Array, " b"]], tuple[TrainState, Info, Fault]]:
     """One step as a pure function of (state, data, rows)."""
 
     def step(state: TrainState, data: PyTree, index: Int[Array, " b"]) -> tuple[TrainState, Info, Fault]:
-        _, key_steps = jax.random.split(state.key)
-        key_data, key_estimate = jax.random.split(jax.random.fold_in(key_steps, state.step))
-        x = transform(key_data, jax.tree.map(lambda rows: rows[index], data))
-        with collected() as refused:
-            grads, estimator_state, info = estimator.estimate(
-                key_estimate, state.pair, state.estimator_state, Batch(x, index)
-            )
-        with jax.named_scope("faults"):
-            fault = Fault(
-                bound=~jnp.all(jnp.isfinite(info.bound) | ~info.valid),
-                model=~is_finite(grads.model),
-                proposal=~is_finite(grads.proposal),
-                refused=refused,
-            )
-        with jax.named_scope("optimizer"):
-            descent = jax.tree.map(jnp.negative, grads)
-            params = eqx.filter(state.pair, eqx.is_inexact_array)
-            updates, opt_state = optimizer.update(descent, state.opt_state, params)
-            pair = eqx.apply_updates(state.pair, updates)
-        return TrainState(pair, opt_state, estimator_state, state.key, state.step + 1), info, fault
+        settings = Settings(estimator, optimizer, transform, index.shape[0])
+        rows = jax.tree.map(lambda rows: rows[index], data)
+        found = estimate_rows(settings, step_key(state), state.pair, state.estimator_state, rows, index)
+        return ascend(optimizer, state, found.grads, found.estimator_state), found.info, found.fault
 
     return step
 
 
-def make_chunk(
-    estimator: AbstractEstimator,
-    optimizer: optax.GradientTransformation,
-    transform: Transform,
-    batch_size: int,
-) -> Callable[..., tuple[TrainState, Chunk]]:
-    """Many steps in one compiled call, `(state, data, order, first, count) -> (state, Chunk)`.
+Step = Callable[[TrainState, PyTree, Array, Array], tuple[TrainState, dict[str, Any], Fault]]
+"""`(state, data, order, at) -> (state, summary, fault)`: the step whose batch begins at a place of the order."""
+
+
+def step_of_one(settings: Settings) -> Step:
+    """The step of a run whose rows are one shard, on one device."""
+    size = settings.batch_size
+
+    def step(state: TrainState, data: PyTree, order: Array, at: Array) -> tuple[TrainState, dict[str, Any], Fault]:
+        index = jax.lax.dynamic_slice_in_dim(order, at, size)
+        rows = jax.tree.map(
+            lambda v: jax.lax.dynamic_slice_in_dim(v, at, size) if settings.in_order else v[index], data
+        )
+        found = estimate_rows(settings, step_key(state), state.pair, state.estimator_state, rows, index)
+        state = ascend(settings.optimizer, state, found.grads, found.estimator_state)
+        return state, summary(found.info), found.fault
+
+    return step
+
+
+def steps_of(step: Step, batch_size: int) -> Callable[..., tuple[TrainState, Chunk]]:
+    """Many steps as one function, `(state, data, order, first, count) -> (state, Chunk)`.
 
     `first` is the position in `order` of the first batch and `count` the number of steps; both are traced, so one
     compilation serves every chunk. A step with a fault ends the chunk, and its state is not to be used.
     """
-    step = eqx.filter_jit(make_step(estimator, optimizer, transform))  # asked for its shapes, it is traced but once
+    step = eqx.filter_jit(step)  # asked for its shapes, it is traced but once
 
-    def rows(order: Array, first: Array, i: Array) -> Array:
-        return jax.lax.dynamic_slice(order, (first + i * batch_size,), (batch_size,))
-
-    @eqx.filter_jit
     def chunk(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
         arrays, static = eqx.partition(state, eqx.is_array)
-        first_rows = rows(order, first, jnp.zeros_like(count))
-        _, info, fault = eqx.filter_eval_shape(step, state, data, first_rows)
-        shapes = (jax.eval_shape(_summary, info), fault)
+        shapes = eqx.filter_eval_shape(step, state, data, order, first)[1:]
         zero, no_fault = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def go_on(carry: Any) -> Array:
@@ -152,9 +197,8 @@ def make_chunk(
 
         def body(carry: Any) -> Any:
             i, arrays, total, _ = carry
-            new, info, fault = step(eqx.combine(arrays, static), data, rows(order, first, i))
-            total = jax.tree.map(jnp.add, total, _summary(info))
-            return i + 1, eqx.filter(new, eqx.is_array), total, fault
+            new, found, fault = step(eqx.combine(arrays, static), data, order, first + i * batch_size)
+            return i + 1, eqx.filter(new, eqx.is_array), jax.tree.map(jnp.add, total, found), fault
 
         done, arrays, total, fault = jax.lax.while_loop(go_on, body, (jnp.zeros_like(count), arrays, zero, no_fault))
         steps = jnp.maximum(done, 1).astype(total["bound"].dtype)
@@ -166,7 +210,21 @@ def make_chunk(
     return chunk
 
 
-def _summary(info: Info) -> dict[str, Any]:
+def make_chunk(
+    estimator: AbstractEstimator,
+    optimizer: optax.GradientTransformation,
+    transform: Transform,
+    batch_size: int,
+    *,
+    in_order: bool = False,
+) -> Callable[..., tuple[TrainState, Chunk]]:
+    """Many steps in one compiled call (`steps_of`), for rows that are one shard, on one device."""
+    settings = Settings(estimator, optimizer, transform, batch_size, in_order)
+    return eqx.filter_jit(steps_of(step_of_one(settings), batch_size))
+
+
+def summary(info: Info) -> dict[str, Any]:
+    """Sums over rows, and the mean of each field of the estimator's own info."""
     dtype = jnp.float32
     extra = info.extra._asdict() if hasattr(info.extra, "_asdict") else {}
     return {
