@@ -14,12 +14,12 @@ repeating the evaluation with other random numbers.
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
@@ -28,6 +28,7 @@ from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
+from relbo.devices import as_mesh, map_blocks
 from relbo.rejection import draw_accepted
 from relbo.streams import AT_ONCE, Streams, in_blocks, row_keys
 from relbo.thresholds import AbstractThreshold, Quantile, as_threshold
@@ -105,11 +106,22 @@ def log_weights_of(pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree) -> LogWe
     return lambda position: jax.vmap(of_row, (None, 0, 0, 0))(position, *rows)
 
 
-@eqx.filter_jit
-def _importance(
-    pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree, k: Int[Array, ""], chunk: int
-) -> Float[Array, " b"]:
-    # log mean_k w by a running log-sum-exp over chunks of draws; k is traced, so no bound compiles twice
+class _Importance(NamedTuple):
+    pair: Pair
+    k: Int[Array, ""]
+    """Draws; traced, so that no bound compiles twice."""
+    chunk: int
+    """Draws at a time."""
+
+
+class _Block(NamedTuple):
+    keys: Shaped[Array, "b ..."]
+    x: PyTree
+
+
+def _importance(settings: _Importance, block: _Block) -> Float[Array, " b"]:
+    # log mean_k w by a running log-sum-exp over chunks of draws
+    (pair, k, chunk), (keys, x) = settings, block
     log_weights = log_weights_of(pair, keys, x)
 
     def body(i: Array, total: Float[Array, " b"]) -> Float[Array, " b"]:
@@ -123,17 +135,17 @@ def _importance(
     return total - jnp.log(k.astype(total.dtype))
 
 
-@eqx.filter_jit
-def _resampled(
-    pair: Pair,
-    keys: Shaped[Array, "b ..."],
-    x: PyTree,
-    k: int,
-    threshold: AbstractThreshold,
-    acceptance: AbstractAcceptance,
-    max_rounds: int,
-) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+class _Resampled(NamedTuple):
+    pair: Pair
+    k: int
+    threshold: AbstractThreshold
+    acceptance: AbstractAcceptance
+    max_rounds: int
+
+
+def _resampled(settings: _Resampled, block: _Block) -> Float[Array, "2 b"]:
     # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
+    (pair, k, threshold, acceptance, max_rounds), (keys, x) = settings, block
     split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
     behind_t, behind_z = (log_weights_of(pair, split[:, i], x) for i in range(2))
     size = keys.shape[0]
@@ -143,7 +155,7 @@ def _resampled(
     streams = Streams(*jax.random.split(split[0, 2], 3))
     accepted = draw_accepted(view_of(pair, x), streams, t, acceptance, num_samples=k, max_rounds=max_rounds)
     log_p, log_q = accepted.log_probs
-    return bound_functions.rs(log_p - log_q, t, log_z, acceptance), jnp.exp(log_z)
+    return jnp.stack([bound_functions.rs(log_p - log_q, t, log_z, acceptance), jnp.exp(log_z)])
 
 
 def evaluate(
@@ -158,6 +170,7 @@ def evaluate(
     acceptance: AbstractAcceptance | None = None,
     max_rounds: int = 10_000,
     on_progress: Callable[[int], None] | None = None,
+    mesh: Mesh | int | None = None,
 ) -> dict[str, Estimate]:
     """Evaluates bounds on the log evidence of every datapoint.
 
@@ -173,6 +186,7 @@ def evaluate(
         acceptance: acceptance of an RS that does not say so itself; by default `Soft()`.
         max_rounds: RS gives up on a point after max_rounds * k proposals.
         on_progress: called with the number of draws done since the last call.
+        mesh: devices that share the datapoints, or how many of JAX's; the values do not depend on it.
 
     Returns:
         An `Estimate` for each bound, under its name.
@@ -194,25 +208,27 @@ def evaluate(
     named = [bound_functions.parse(bound) for bound in wanted]
     names = [str(bound) for bound in named]
     require(len(set(names)) == len(names), "evaluate: bounds", "of different names; evaluate others apart", names)
-    num_datapoints(x, "evaluate: x")
+    total = num_datapoints(x, "evaluate: x")
     report = on_progress or (lambda done: None)
+
+    devices = as_mesh(mesh, "evaluate: mesh")
+
+    def by_blocks(function: Callable[..., Any], settings: Any, key: PRNGKeyArray, size: int, k: int) -> np.ndarray:
+        parts = []
+        for part in map_blocks(function, devices, settings, _blocks(key, x, size)):
+            parts.append(part)
+            report(k * min(part.shape[-1], total - part.shape[-1] * (len(parts) - 1)))
+        return np.concatenate(parts, axis=-1)[..., :total]
 
     def importance(k: int, key: PRNGKeyArray, chunk: int) -> np.ndarray:
         chunk = min(chunk, 100)
-        parts = []
-        for keys, rows, keep in _blocks(key, x, max(LANES // chunk, 1)):
-            parts.append(np.asarray(_importance(pair, keys, rows, jnp.asarray(k, jnp.int32), chunk))[:keep])
-            report(keep * k)
-        return np.concatenate(parts)
+        settings = _Importance(pair, jnp.asarray(k, jnp.int32), chunk)
+        return by_blocks(_importance, settings, key, max(LANES // chunk, 1), k)
 
     def resampled(bound: RS, key: PRNGKeyArray) -> np.ndarray:
         rule, accept = numbers_as_arrays((bound.threshold or usual, bound.acceptance or acceptance or Soft()))
-        parts = []
-        for keys, rows, keep in _blocks(key, x, RS_ROWS):
-            rs, z = _resampled(pair, keys, rows, bound.num_samples, rule, accept, max_rounds)
-            parts.append(np.stack([np.asarray(rs)[:keep], np.asarray(z)[:keep]]))
-            report(keep * bound.num_samples)
-        return np.concatenate(parts, axis=1)
+        settings = _Resampled(pair, bound.num_samples, rule, accept, max_rounds)
+        return by_blocks(_resampled, settings, key, RS_ROWS, bound.num_samples)
 
     result: dict[str, Estimate] = {}
     for bound in named:
@@ -241,14 +257,14 @@ def num_draws(bound: AbstractBound | str) -> int:
     return bound.num_samples if isinstance(bound, IS | RS) else 1
 
 
-def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[tuple[Shaped[Array, "b ..."], PyTree, int]]:
+def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[_Block]:
     # equal blocks, the last one padded by repeating its last row; keys belong to rows, not to blocks
     total = jax.tree.leaves(x)[0].shape[0]
     size = min(size, total)
     keys = row_keys(key, total)
     for start in range(0, total, size):
         rows = np.minimum(np.arange(start, start + size), total - 1)
-        yield keys[rows], jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x), min(size, total - start)
+        yield _Block(keys[rows], jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x))
 
 
 def as_input(v: Array | np.ndarray) -> Array:

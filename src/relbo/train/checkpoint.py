@@ -27,7 +27,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from relbo.train.errors import Damaged, first_line
-from relbo.train.sealed import array_digest, sealed, unsealed
+from relbo.train.sealed import array_digest, digest_of_parts, sealed, unsealed, values_digest
+from relbo.train.together import Together
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the names of folders that orbax has not finished."""
@@ -37,10 +38,17 @@ DAMAGED = ".damaged"
 """How the names of checkpoints end that were set aside."""
 
 
-def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Every array of a tree under the name of its place; random keys become their words."""
+def named_arrays(tree: PyTree) -> dict[str, Any]:
+    """Every array of a tree under the name of its place; random keys become their words.
+
+    They are NumPy's, but for those that several processes hold parts of.
+    """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): np.asarray(_words(leaf)) for path, leaf in leaves if _is_array(leaf)}
+    return {jax.tree_util.keystr(path): _on_host(_words(leaf)) for path, leaf in leaves if _is_array(leaf)}
+
+
+def _on_host(array: Any) -> Any:
+    return array if isinstance(array, jax.Array) and not array.is_fully_addressable else np.asarray(array)
 
 
 def layout_of(arrays: dict[str, Any]) -> dict[str, str]:
@@ -54,12 +62,21 @@ def fill(skeleton: PyTree, arrays: dict[str, Any]) -> PyTree:
     def place(path: Any, leaf: Any) -> Any:
         if not _is_array(leaf):
             return leaf
-        value = jnp.asarray(arrays[jax.tree_util.keystr(path)])
+        value, like = arrays[jax.tree_util.keystr(path)], _words(leaf)
+        if isinstance(like, jax.Array) and len(like.sharding.device_set) > 1:
+            value = jax.device_put(value, like.sharding)  # nothing is moved if it is there already
+        value = jnp.asarray(value)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
         return value
 
     return jax.tree_util.tree_map_with_path(place, skeleton)
+
+
+def _like(array: Any) -> jax.ShapeDtypeStruct:
+    """What to read, and where to: what several processes hold to its place, all else to a device of this one."""
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=getattr(array, "sharding", here))
 
 
 def _is_array(leaf: Any) -> bool:
@@ -116,12 +133,18 @@ class Checkpoints:
         directory: where they are kept; created by the first `save`.
         run: what tells this run from all others; a checkpoint of another is refused.
         keep: how many of the latest are kept.
+        together: the processes that read and write them, if there are several.
+        parts: in how many parts arrays are hashed, the shards of the run; the number of devices does not matter.
     """
 
-    def __init__(self, directory: Path, run: str, keep: int = 2) -> None:
+    def __init__(
+        self, directory: Path, run: str, keep: int = 2, together: Together | None = None, parts: int = 1
+    ) -> None:
         self._directory = Path(directory).absolute()
         self._run = run
         self._keep = keep
+        self._together = together
+        self._parts = parts
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints, the newest last."""
@@ -149,7 +172,8 @@ class Checkpoints:
             "run": self._run,
             "step": step,
             "layout": {item: layout_of(named) for item, named in arrays.items()},
-            "arrays": {item: {name: array_digest(a) for name, a in named.items()} for item, named in arrays.items()},
+            "parts": self._parts,
+            "arrays": self._digests(arrays, self._parts),
             "record": record,
         }
         try:
@@ -157,10 +181,12 @@ class Checkpoints:
                 parts = {item: ocp.args.StandardSave(named) for item, named in arrays.items() if named}
                 parts["record"] = ocp.args.JsonSave(sealed(whole))
                 checkpointer.save(self.where(step), args=ocp.args.Composite(**parts))
-            for old in self.steps()[: -self._keep]:
-                self._remove(old)
+            if self._writes():
+                for old in self.steps()[: -self._keep]:
+                    self._remove(old)
         except Exception as error:  # orbax and tensorstore raise many kinds when a disk is full
-            self.sweep()
+            if self._writes():
+                self.sweep()
             is_full = "No space left" in str(error) or getattr(error, "errno", None) == 28
             reason = "No space left on device" if is_full else f"{type(error).__name__}: {first_line(error)}"
             raise OSError(f"{self.where(step)} cannot be written: {reason}.") from error
@@ -174,23 +200,51 @@ class Checkpoints:
         """
         whole = self._read_record(step)
         like = {
-            item: {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in named_arrays(skeleton).items()}
-            for item, skeleton in skeletons.items()
+            item: {name: _like(a) for name, a in named_arrays(skeleton).items()} for item, skeleton in skeletons.items()
         }
         for item, named in like.items():
             self._refuse_other_layout(step, item, whole["layout"].get(item, {}), layout_of(named))
-        found = self._read(
-            step, lambda ocp: {item: ocp.args.StandardRestore(named) for item, named in like.items() if named}
+        found = self._all_succeed(
+            lambda: self._read(
+                step, lambda ocp: {item: ocp.args.StandardRestore(named) for item, named in like.items() if named}
+            )
         )
-        for item, named in like.items():
-            for name in named:
-                if array_digest(np.asarray(found[item][name])) != whole["arrays"][item][name]:
+        digests = self._digests(
+            {item: {name: found[item][name] for name in named} for item, named in like.items()}, whole["parts"]
+        )
+        for item, hashes in digests.items():
+            for name, digest in hashes.items():
+                if digest != whole["arrays"][item][name]:
                     raise Damaged(self._damage(step, f"{name} of the {item} does not have its hash"))
         return {item: fill(skeleton, found.get(item, {})) for item, skeleton in skeletons.items()}, whole["record"]
 
     def record(self, step: int) -> dict[str, Any]:
         """The JSON record alone."""
         return self._read_record(step)["record"]
+
+    def _writes(self) -> bool:
+        return self._together is None or self._together.is_writer
+
+    def _all_succeed(self, action: Callable[[], Any]) -> Any:
+        return action() if self._together is None else self._together.all_succeed(action, Damaged)
+
+    def _digests(self, arrays: dict[str, dict[str, Any]], parts: int) -> dict[str, dict[str, str]]:
+        return {item: {name: self._digest(a, parts) for name, a in named.items()} for item, named in arrays.items()}
+
+    def _digest(self, array: Any, parts: int) -> str:
+        """The hash of an array; where several processes hold parts of it, each hashes its own."""
+        if not isinstance(array, jax.Array) or array.is_fully_addressable:
+            return array_digest(np.asarray(array), parts)
+        if array.is_fully_replicated:
+            return array_digest(np.asarray(array.addressable_data(0)), parts)
+        assert self._together is not None
+        size, found = array.shape[0] // parts, np.zeros((parts, 32), np.uint8)
+        for shard in array.addressable_shards:
+            first = (shard.index[0].start or 0) // size
+            for part in range(shard.data.shape[0] // size):
+                values = np.asarray(shard.data[part * size : (part + 1) * size])
+                found[first + part] = np.frombuffer(values_digest(values), np.uint8)
+        return digest_of_parts(array, self._together.gathered(found).max(axis=0).tobytes())
 
     def set_aside(self, step: int) -> None:
         """Renames a damaged checkpoint, so that its step can be saved again and it can still be looked at."""

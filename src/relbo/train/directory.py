@@ -23,6 +23,7 @@ from relbo.train.lock import FILE as LOCK
 from relbo.train.lock import WriterLock
 from relbo.train.log import Mark
 from relbo.train.sealed import read_sealed, write_sealed
+from relbo.train.together import Together
 
 RUN, CONFIG, METRICS, CHECKPOINTS = "run.json", "config.json", "metrics.jsonl", "checkpoints"
 BESIDE = (LOCK, "cell.json")
@@ -70,7 +71,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def checkpoints_of(path: Path, name: str) -> Checkpoints:
-    """The checkpoints of a run."""
+    """The checkpoints of a run, to be read."""
     return Checkpoints(path / CHECKPOINTS, name)
 
 
@@ -88,6 +89,8 @@ class RunDirectory:
         estimator: description of its estimator.
         config: settings to keep in config.json; None keeps none.
         resume: whether a run that is there already is to be continued.
+        together: the processes of the run; the first of them alone looks, locks and writes.
+        parts: the shards of the run, see `Checkpoints`.
 
     Raises:
         ValueError: the directory holds something else, a run of other settings, or another process writes it. Then
@@ -95,27 +98,42 @@ class RunDirectory:
     """
 
     def __init__(
-        self, path: Path, identity: dict[str, Any], estimator: Any, config: dict[str, Any] | None, *, resume: bool
+        self,
+        path: Path,
+        identity: dict[str, Any],
+        estimator: Any,
+        config: dict[str, Any] | None,
+        *,
+        resume: bool,
+        together: Together,
+        parts: int = 1,
     ) -> None:
-        from relbo import __version__
-
         self.path = path
         self._config = config
         self._lock: WriterLock | None = None
-        refuse_foreign(path, resume=resume)
-        self.is_new = not (path / RUN).exists()
-        if self.is_new:
-            self.description = Description(uuid.uuid4().hex, __version__, identity, estimator)
-        else:
-            self.description = read_description(path)
-            refuse_other_run(path, self.description.identity, identity)
-            if config is not None and (path / CONFIG).exists():
-                read_config(path)
-            self._lock = WriterLock(path)
-        self.checkpoints = checkpoints_of(path, self.description.name)
+        self.together = together
+        self.is_new, description = together.told(lambda: self._claim(identity, estimator, resume=resume))
+        self.description = Description(*description)
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, self.description.name, together=together, parts=parts)
+
+    def _claim(self, identity: dict[str, Any], estimator: Any, *, resume: bool) -> tuple[bool, Description]:
+        from relbo import __version__
+
+        refuse_foreign(self.path, resume=resume)
+        if not (self.path / RUN).exists():
+            return True, Description(uuid.uuid4().hex, __version__, identity, estimator)
+        description = read_description(self.path)
+        refuse_other_run(self.path, description.identity, identity)
+        if self._config is not None and (self.path / CONFIG).exists():
+            read_config(self.path)
+        self._lock = WriterLock(self.path)
+        return False, description
 
     def write(self) -> None:
         """Makes the directory what it was claimed for; called when all that the run needs is known to be good."""
+        self.together.told(self._write)
+
+    def _write(self) -> None:
         with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         if self._lock is None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,15 +23,18 @@ from relbo import bounds
 from relbo._check import checked_estimator, checked_pair, num_datapoints, require, root_key
 from relbo._options import check
 from relbo.data import Dataset
+from relbo.devices import as_mesh
 from relbo.estimators.base import AbstractEstimator
 from relbo.train.describe import described
 from relbo.train.directory import RunDirectory
-from relbo.train.layout import Layout, as_mesh
+from relbo.train.layout import Layout
 from relbo.train.loop import Settings, TrainState, Transform
 from relbo.train.open_run import OpenRun
 from relbo.train.optimizers import as_optimizer
+from relbo.train.sealed import array_digest
 from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
 from relbo.train.signals import StopRequest, stop_requests
+from relbo.train.together import Together
 from relbo.types import Pair
 
 
@@ -163,6 +167,8 @@ def fit(
         >>> type(result.pair).__name__
         'Pair'
     """
+    from relbo import __version__
+
     checked_pair(pair, "fit: pair")
     checked_estimator(estimator, "fit: estimator")
     source = source_of(data, valid)
@@ -189,17 +195,31 @@ def fit(
         "seed": seed,
         **({"shards": layout.num_shards} if layout.num_shards > 1 else {}),
     }
+    together = Together(layout)
+    together.refuse_others(
+        {
+            "version of relbo": __version__,
+            "data": source.fingerprint,
+            "settings": [identity, num_epochs, valid_bound, valid_every, patience, checkpoint_every, log_every, config],
+            "directory": str(out),
+            "parameters": [array_digest(np.asarray(leaf)) for leaf in jax.tree.leaves(eqx.filter(pair, eqx.is_array))],
+        }
+    )
     of_rows = is_of_rows(estimator, key_init, pair, layout.places)
     chunk = make_chunk_on(layout, Settings(estimator, optimizer, source.transform, batch_size), of_rows)
     rows, per_step = layout.rows_of(source.train), batch_size // layout.num_shards
     with ExitStack() as stack:
         directory = None
         if out is not None:
-            directory = RunDirectory(Path(out), identity, description, config, resume=resume)
+            directory = RunDirectory(
+                Path(out), identity, description, config, resume=resume, together=together, parts=layout.num_shards
+            )
             stack.callback(directory.close)
-        run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory)
+        run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory, layout.mesh)
         asked = stack.enter_context(stop_requests())
-        shown = stack.enter_context(_progress_bar(total, int(run.state.step), wanted=progress))
+        shown = stack.enter_context(
+            _progress_bar(total, int(run.state.step), wanted=progress if together.is_writer else False)
+        )
 
         def is_time_up() -> bool:
             return run.counters.seconds >= (max_seconds or math.inf)
@@ -210,6 +230,7 @@ def fit(
         if not is_over():
             run.order = layout.order(run.state.key, int(run.state.step) // per_epoch)
             run.compile(chunk, rows)
+            together.wait()
         run.begin()
         while not is_over() and not asked:
             epoch, place = divmod(int(run.state.step), per_epoch)
@@ -219,6 +240,7 @@ def fit(
             marks = (log_every, checkpoint_every, per_epoch)
             stop = min(total, (epoch + 1) * per_epoch, *(step // mark * mark + mark for mark in marks))
             record = run.advance(chunk, rows, place * per_step, stop - step)
+            run.counters.seconds, asked.number = together.agreed(run.counters.seconds, asked.number)
             record["epoch"] = int(run.state.step) / per_epoch
             is_due = stop % (per_epoch * valid_every) == 0 or is_time_up()  # what time allowed is to be judged whole
             if is_due and source.valid is not None:
@@ -229,6 +251,7 @@ def fit(
             if shown is not None:
                 shown.update(stop, record)
         run.save()
+        together.wait()
         return _result(run, asked, is_finished=int(run.state.step) >= total, is_time_up=is_time_up())
 
 

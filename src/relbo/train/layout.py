@@ -13,35 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from relbo._check import is_int, refuse, require
-
-ROWS = "rows"
-"""Name of the mesh's one axis."""
-
-
-def as_mesh(mesh: Mesh | int | None, what: str) -> Mesh | None:
-    """The mesh over JAX's first devices, or the same devices along one axis; None stays None."""
-    if mesh is None:
-        return None
-    devices = jax.devices()
-    if isinstance(mesh, int):
-        require(is_int(mesh, at_least=1), what, "at least one device", mesh)
-        if mesh > len(devices):
-            raise ValueError(
-                f"{what} must be at most the {len(devices)} devices that JAX has, got {mesh}; on a CPU, "
-                "jax.config.update('jax_num_cpu_devices', N) before anything else makes N of them."
-            )
-        devices = devices[:mesh]
-    elif not isinstance(mesh, Mesh):
-        refuse(what, "a jax.sharding.Mesh, a number of devices, or None", mesh)
-    else:
-        devices = list(mesh.devices.reshape(-1))
-    count = len(devices)
-    require(count & (count - 1) == 0, what, "a power of 2 of devices", count)
-    return Mesh(np.array(devices), (ROWS,))
+from relbo import devices
+from relbo._check import is_int, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,34 +98,15 @@ class Layout:
     def sharding(self, *, by_rows: bool) -> NamedSharding:
         """How an array lies on the devices: its first axis split, or a copy on each."""
         assert self.mesh is not None
-        return NamedSharding(self.mesh, PartitionSpec(ROWS) if by_rows else PartitionSpec())
-
-    def spread(self, shape: tuple[int, ...], part: Callable[[int, int], np.ndarray]) -> Array:
-        """An array whose first axis is split over the devices; `part(start, stop)` gives what a device holds.
-
-        It is asked only for what the devices of this process hold.
-        """
-        if self.mesh is None:
-            return jnp.asarray(part(0, shape[0]))
-
-        def of_device(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(shape[0])
-            return part(start, stop)
-
-        return jax.make_array_from_callback(shape, self.sharding(by_rows=True), of_device)
+        return NamedSharding(self.mesh, devices.SPLIT if by_rows else devices.EVERYWHERE)
 
     def copied(self, tree: PyTree) -> PyTree:
-        """A copy of every array on every device; the processes must have equal ones."""
-        if self.mesh is None:
-            return tree
-        return jax.tree.map(lambda leaf: self._copy(leaf) if isinstance(leaf, jax.Array | np.ndarray) else leaf, tree)
+        """A copy of every array on every device."""
+        return tree if self.mesh is None else devices.copied(self.mesh, tree)
 
-    def _copy(self, leaf: Array | np.ndarray) -> Array:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = self._copy(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
-        value = np.asarray(leaf)
-        return jax.make_array_from_callback(value.shape, self.sharding(by_rows=False), lambda index: value[index])
+    def split(self, shape: tuple[int, ...], part: Callable[[int, int], np.ndarray]) -> Array:
+        """An array of the parts that the devices hold, see `devices.split`."""
+        return jnp.asarray(part(0, shape[0])) if self.mesh is None else devices.split(self.mesh, shape, part)
 
     def rows_of(self, data: PyTree) -> PyTree:
         """The data in their places."""
@@ -157,7 +114,7 @@ class Layout:
             return jax.tree.map(jnp.asarray, data)
         shards, places = self.num_shards, self.places
 
-        def spread(leaf: Any) -> Array:
+        def placed(leaf: Any) -> Array:
             def part(start: int, stop: int) -> np.ndarray:
                 found = np.zeros((stop - start, *leaf.shape[1:]), leaf.dtype)
                 for shard in range(start // places, stop // places):
@@ -166,9 +123,9 @@ class Layout:
                     found[at : at + size] = leaf[first : first + size]
                 return found
 
-            return self.spread((shards * places, *leaf.shape[1:]), part)
+            return self.split((shards * places, *leaf.shape[1:]), part)
 
-        return jax.tree.map(spread, data)
+        return jax.tree.map(placed, data)
 
     def order(self, key: PRNGKeyArray, epoch: int) -> Int[Array, "..."]:
         """The order in which an epoch visits the rows of each shard: (L, floor(n / L)), or (n,) of one shard."""
@@ -181,7 +138,7 @@ class Layout:
         def part(start: int, stop: int) -> np.ndarray:
             return np.stack([self._order(key_epoch, shard)[:width] for shard in range(start, stop)])
 
-        return self.spread((self.num_shards, width), part)
+        return self.split((self.num_shards, width), part)
 
     def _order(self, key: PRNGKeyArray, shard: int) -> np.ndarray:
         own = key if self.num_shards == 1 else jax.random.fold_in(key, shard)

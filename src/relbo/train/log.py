@@ -33,17 +33,19 @@ class MetricsLog:
     Args:
         path: the file; None keeps them in memory alone.
         run: name of the run.
+        writes: whether the file is ours to write; another process of the run does if not.
     """
 
-    def __init__(self, path: Path | None, run: str = "") -> None:
+    def __init__(self, path: Path | None, run: str = "", *, writes: bool = True) -> None:
         self._path = path
+        self._writes = writes
         self._run = run
         self._hashes: list[str] = []
         self.records: list[dict[str, Any]] = []
 
     def mark(self) -> Mark:
         """How far the log has come; what it marks is on disk."""
-        if self._path is not None and self._path.exists():
+        if self._path is not None and self._writes and self._path.exists():
             with naming(self._path), self._path.open("rb") as file:
                 os.fsync(file.fileno())
         return Mark(len(self.records), self._tip())
@@ -57,7 +59,7 @@ class MetricsLog:
 
     def rewrite(self) -> None:
         """Makes the file, if there is one, hold the records that are in memory."""
-        if self._path is not None and self._path.exists():
+        if self._path is not None and self._writes and self._path.exists():
             lines = zip(self.records, self._hashes, strict=True)
             write_text(self._path, "".join(_text({**record, SEAL: sha256}) for record, sha256 in lines))
 
@@ -65,7 +67,7 @@ class MetricsLog:
         """Adds a record."""
         record = plain(record)
         line = sealed(record, self._tip())
-        if self._path is not None:
+        if self._path is not None and self._writes:
             with naming(self._path), self._path.open("a") as file:
                 file.write(_text(line))
         self.records.append(record)

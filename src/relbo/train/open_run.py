@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from relbo import bounds
@@ -19,6 +20,7 @@ from relbo.train.errors import Damaged, RunWarning, TrainingError, runtime_messa
 from relbo.train.log import MetricsLog
 from relbo.train.loop import Chunk, TrainState
 from relbo.train.starving import watch
+from relbo.train.together import is_loss_of_a_process, loss_message
 from relbo.types import Pair
 
 SCALE_LOST = 1e4
@@ -46,10 +48,12 @@ class OpenRun:
     Args:
         state: before the first step.
         directory: the run directory, claimed; None keeps everything in memory.
+        mesh: the devices, for validation.
     """
 
-    def __init__(self, state: TrainState, directory: RunDirectory | None) -> None:
+    def __init__(self, state: TrainState, directory: RunDirectory | None, mesh: Mesh | None = None) -> None:
         self.state = state
+        self._mesh = mesh
         self.best: Pair = state.pair
         self.counters = Counters()
         self.order: Any = None
@@ -58,7 +62,8 @@ class OpenRun:
         self._saved: int | None = None
         self._damaged: list[tuple[int, Damaged]] = []
         name = "" if directory is None else directory.description.name
-        self.log = MetricsLog(None if directory is None else directory.path / METRICS, name)
+        writes = directory is None or directory.together.is_writer
+        self.log = MetricsLog(None if directory is None else directory.path / METRICS, name, writes=writes)
         if directory is not None and not directory.is_new:
             self._restore(directory.checkpoints)
 
@@ -86,7 +91,8 @@ class OpenRun:
         self._directory.write()
         self.log.rewrite()
         for step, error in self._damaged:
-            self._directory.checkpoints.set_aside(step)
+            if self._directory.together.is_writer:
+                self._directory.checkpoints.set_aside(step)
             warnings.warn(f"{error} Going on from step {self._saved}.", RunWarning, stacklevel=3)
 
     def compile(self, chunk: Any, data: PyTree) -> None:
@@ -103,6 +109,10 @@ class OpenRun:
             state, report = jax.block_until_ready(chunk(self.state, *args))
         except eqx.EquinoxRuntimeError as error:
             self._stop(f"between steps {step} and {step + count}", runtime_message(error))
+        except jax.errors.JaxRuntimeError as error:
+            if not is_loss_of_a_process(error):
+                raise
+            self._stop(f"between steps {step} and {step + count}", loss_message(error))
         self.counters.seconds += time.perf_counter() - start
         self._refuse_fault(step + int(report.num_steps), report)
         self.state = state
@@ -152,9 +162,13 @@ class OpenRun:
             return "No checkpoint was saved yet."
         return f"The checkpoint of step {self._saved} in {self._directory.path} is whole."
 
+    def _evaluated(self, valid: PyTree, name: str, key: jax.Array) -> float:
+        found = evaluate(self.state.pair, valid, [name], key=key, repeats=1, mesh=self._mesh)
+        return found[str(bounds.parse(name))].mean
+
     def validate(self, valid: PyTree, name: str, key: jax.Array, record: dict[str, Any]) -> None:
         """Records the validation bound and keeps the best parameters."""
-        bound = evaluate(self.state.pair, valid, [name], key=key, repeats=1)[str(bounds.parse(name))].mean
+        bound = self._evaluated(valid, name, key)
         if not np.isfinite(bound):
             self._stop(
                 f"at step {int(self.state.step)}",

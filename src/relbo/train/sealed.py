@@ -37,10 +37,28 @@ def json_digest(value: Any, before: str = "") -> str:
     return hashlib.sha256((before + text).encode()).hexdigest()
 
 
-def array_digest(array: np.ndarray) -> str:
-    """SHA-256 (hex) of an array's type, shape and values."""
+def array_digest(array: np.ndarray, parts: int = 1) -> str:
+    """SHA-256 (hex) of an array's type, shape and values; of the hashes of its `parts`, where it can be cut so."""
+    size = array.shape[0] // parts if array.ndim and array.shape[0] % parts == 0 else 0
+    if parts == 1 or size == 0:
+        return _array_hash(array, [np.ascontiguousarray(array).tobytes()])
+    return digest_of_parts(array, b"".join(values_digest(array[i * size : (i + 1) * size]) for i in range(parts)))
+
+
+def values_digest(values: np.ndarray) -> bytes:
+    """SHA-256 of the values of a part of an array."""
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()
+
+
+def digest_of_parts(array: Any, digests: bytes) -> str:
+    """SHA-256 (hex) of an array's type and shape, and of the digests of its parts."""
+    return _array_hash(array, [b"parts", digests])
+
+
+def _array_hash(array: Any, texts: list[bytes]) -> str:
     digest = hashlib.sha256(f"{array.dtype}{list(array.shape)}".encode())
-    digest.update(np.ascontiguousarray(array).tobytes())
+    for text in texts:
+        digest.update(text)
     return digest.hexdigest()
 
 

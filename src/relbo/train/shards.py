@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from relbo.devices import EVERYWHERE, ROWS, SPLIT
 from relbo.estimators.base import AbstractEstimator
-from relbo.train.layout import ROWS, Layout
+from relbo.train.layout import Layout
 from relbo.train.loop import (
     Chunk,
     Fault,
@@ -197,17 +197,16 @@ def make_chunk_on(layout: Layout, settings: Settings, of_rows: PyTree) -> Callab
     chunk = steps_of(sharded_step(settings, layout, of_rows), per_shard)
     if layout.mesh is None:
         return eqx.filter_jit(chunk)
-    everywhere, split = PartitionSpec(), PartitionSpec(ROWS)
 
     @eqx.filter_jit
     def on_mesh(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
         arrays, static = eqx.partition(state, eqx.is_array)
         specs: Any = TrainState(
-            pair=everywhere,  # type: ignore[arg-type]
-            opt_state=everywhere,
-            estimator_state=jax.tree.map(lambda yes: split if yes else everywhere, of_rows),
-            key=everywhere,  # type: ignore[arg-type]
-            step=everywhere,  # type: ignore[arg-type]
+            pair=EVERYWHERE,  # type: ignore[arg-type]
+            opt_state=EVERYWHERE,
+            estimator_state=jax.tree.map(lambda yes: SPLIT if yes else EVERYWHERE, of_rows),
+            key=EVERYWHERE,  # type: ignore[arg-type]
+            step=EVERYWHERE,  # type: ignore[arg-type]
         )
 
         def here(arrays: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> Any:
@@ -217,8 +216,8 @@ def make_chunk_on(layout: Layout, settings: Settings, of_rows: PyTree) -> Callab
         run = jax.shard_map(
             here,
             mesh=layout.mesh,
-            in_specs=(specs, split, split, everywhere, everywhere),
-            out_specs=(specs, everywhere),
+            in_specs=(specs, SPLIT, SPLIT, EVERYWHERE, EVERYWHERE),
+            out_specs=(specs, EVERYWHERE),
             check_vma=False,
         )
         arrays, report = run(arrays, data, order, first, count)
