@@ -163,6 +163,7 @@ OPTIONS: dict[str, Rule] = {
     "epochs": Integer(0, MANY),
     "num_epochs": Integer(0, MANY),
     "seed": Integer(0, 2**32 - 1),
+    "shards": OrNone(Integer(1, 1 << 20)),
     "valid_bound": Text(),
     "valid_every": Integer(1, MANY),
     "patience": OrNone(Integer(1, MANY)),

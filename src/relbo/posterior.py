@@ -9,13 +9,13 @@ falls with T (Grover et al. 2018, Theorem 1).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from relbo import bounds
@@ -23,6 +23,7 @@ from relbo._check import checked_key, checked_pair, is_int, num_datapoints, requ
 from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
+from relbo.devices import as_mesh, map_blocks
 from relbo.evaluate import as_input
 from relbo.pareto import khat, log_mean_error
 from relbo.rejection import sample
@@ -189,7 +190,21 @@ def num_kept(bytes_each: int, num_rows: int, available: int) -> int:
     return min(available, KEEP_BYTES // max(1, bytes_each * num_rows))
 
 
-_draw_rows = eqx.filter_jit(draw_rows)
+class _Fixed(NamedTuple):
+    pair: AnyPair
+    settings: Settings
+    budget: int
+
+
+def _draw_block(fixed: _Fixed, block: tuple[PRNGKeyArray, PyTree]) -> dict[str, Any]:
+    return draw_rows(block[0], fixed.pair, block[1], fixed.settings, fixed.budget)
+
+
+def _blocks(key: PRNGKeyArray, x: PyTree, total: int, size: int) -> Iterator[tuple[PRNGKeyArray, PyTree]]:
+    # equal blocks, one compilation: the last one is padded by repeating its last row
+    for start in range(0, total, size):
+        rows = np.minimum(np.arange(start, start + size), total - 1)
+        yield jax.random.fold_in(key, start), jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x)
 
 
 def posterior(
@@ -205,6 +220,7 @@ def posterior(
     max_rounds: int = 1_000,
     throw: bool = True,
     on_progress: Callable[[int], None] | None = None,
+    mesh: Mesh | int | None = None,
 ) -> Posterior:
     """Draws from r for every datapoint, whoever trained the pair.
 
@@ -220,6 +236,7 @@ def posterior(
         max_rounds: a row gives up after max_rounds * S proposals.
         throw: whether a row that gives up is an error; if not it is flagged in `exhausted`.
         on_progress: called with the number of rows done since the last call.
+        mesh: devices that share the datapoints, or how many of JAX's; the draws do not depend on it.
 
     Returns:
         A `Posterior`.
@@ -244,16 +261,13 @@ def posterior(
     # a batch program takes all its rows together
     budget = budget_of(settings, total if isinstance(view_of(pair, x), BatchView) else 1)
     size = view_of(pair, x).rows_at_once(LANES // budget)
-    parts = []
-    for start in range(0, total, size):
-        # equal blocks, one compilation: the last one is padded by repeating its last row
-        rows = np.minimum(np.arange(start, start + size), total - 1)
-        block = jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x)
-        keep = min(size, total - start)
-        found = _draw_rows(jax.random.fold_in(key, start), pair, block, settings, budget)
+    parts: list[Any] = []
+    fixed = _Fixed(pair, settings, budget)
+    for found in map_blocks(_draw_block, as_mesh(mesh, "posterior: mesh"), fixed, _blocks(key, x, total, size)):
+        keep = min(size, total - size * len(parts))
         most = num_kept(bytes_of(found["proposals"]), total, settings.num_draws + budget)
         found["proposals"] = jax.tree.map(lambda v, most=most: v[:, :most], found["proposals"])
-        parts.append(jax.tree.map(lambda v, keep=keep: np.asarray(v)[:keep], found))
+        parts.append(jax.tree.map(lambda v, keep=keep: v[:keep], found))
         if on_progress is not None:
             on_progress(keep)
     return assemble(jax.tree.map(lambda *v: np.concatenate(v), *parts))

@@ -62,6 +62,8 @@ class RunConfig:
     batch_size: int = 50
     epochs: int = 30
     seed: int = 0
+    shards: int = 1
+    """Parts that the rows are split into, see `relbo.train.layout`."""
     valid_bound: str = "is:10"
     valid_every: int = 1
     patience: int | None = None
@@ -75,6 +77,8 @@ class RunConfig:
         shared = {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
         if self.model is not None:  # a file may move, as long as it stays the same
             shared["model"] = self.model.rpartition(":")[2]
+        if self.shards == 1:
+            del shared["shards"]  # runs that were begun before there were any go on
         return shared
 
     def settled(self) -> "RunConfig":

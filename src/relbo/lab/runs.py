@@ -10,6 +10,7 @@ from relbo.estimators import AbstractEstimator
 from relbo.lab.config import RunConfig, build_estimator, build_optimizer, build_pair
 from relbo.train.directory import METRICS, Description, read_description, refuse_foreign
 from relbo.train.fit import FitResult, fit
+from relbo.train.layout import Layout
 from relbo.train.load import refuse_no_checkpoint, restore_pair
 from relbo.train.log import read_metrics
 from relbo.types import Pair
@@ -45,6 +46,7 @@ def train_run(
     max_seconds: float | None = None,
     log_every: int = 100,
     progress: bool | None = False,
+    mesh: Any = None,
 ) -> FitResult:
     """Trains what a configuration says, in a run directory."""
     out = Path(out)
@@ -53,8 +55,7 @@ def train_run(
     if (changed := config.model_change()) is not None:
         raise ValueError(f"{out} cannot be resumed: {changed}")
     data = datasets.load(config.data, data_dir)
-    refuse_batch_size(config, data)
-    per_epoch = len(data.train) // config.batch_size
+    per_epoch = steps_per_epoch(config, data)
     estimator = build_estimator(config, per_epoch)
     optimizer = build_optimizer(config, per_epoch * config.epochs)
     pair = build_pair(config, data)
@@ -66,6 +67,8 @@ def train_run(
         optimizer=optimizer,
         batch_size=config.batch_size,
         seed=config.seed,
+        mesh=mesh,
+        shards=config.shards,
         valid_bound=config.valid_bound,
         valid_every=config.valid_every,
         patience=config.patience,
@@ -80,13 +83,11 @@ def train_run(
     )
 
 
-def refuse_batch_size(config: RunConfig, data: Dataset) -> None:
-    """Raises `ValueError` for a batch that is larger than the data."""
-    if config.batch_size > len(data.train):
-        raise ValueError(
-            f"batch_size must be an integer from 1 to the {len(data.train)} training datapoints, got "
-            f"{config.batch_size}."
-        )
+def steps_per_epoch(config: RunConfig, data: Dataset) -> int:
+    """Steps of an epoch; a batch that does not fit the data and the shards is refused."""
+    layout = Layout(len(data.train), config.shards)
+    layout.check_batch(config.batch_size, "batch_size")
+    return layout.steps_per_epoch(config.batch_size)
 
 
 def open_run(path: Path, *, data_dir: Path | str | None = None, which: str = "best", with_metrics: bool = True) -> Run:
@@ -103,9 +104,8 @@ def open_run(path: Path, *, data_dir: Path | str | None = None, which: str = "be
     description = read_description(path)
     refuse_no_checkpoint(path)
     data = datasets.load(config.data, data_dir)
-    refuse_batch_size(config, data)
     refuse_other_data(path, description, data)
-    estimator = build_estimator(config, len(data.train) // config.batch_size)
+    estimator = build_estimator(config, steps_per_epoch(config, data))
     found = restore_pair(path, build_pair(config, data), which)
     return Run(
         path=path,

@@ -18,6 +18,7 @@ import equinox as eqx
 import typer
 from rich.console import Console
 
+from relbo.lab.cli.devices import leave
 from relbo.train.errors import TrainingError, runtime_message
 
 COMMANDS = (
@@ -82,7 +83,9 @@ def main(argv: list[str] | None = None) -> None:
         if debug:
             raise
         _say(f"relbo: {sentence(error)}")
-        sys.exit(2 if is_users(error) else 1)
+        code = 2 if is_users(error) else 1
+        leave(code)
+        sys.exit(code)
 
 
 def refuse_empty(words: list[str]) -> None:

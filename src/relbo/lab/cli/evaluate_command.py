@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
 from relbo.lab.cli.train_command import threshold_words
 
@@ -42,6 +43,7 @@ def evaluate_command(
     rate: float | None = typer.Option(None, help="RS: short for --threshold rate:RATE."),
     seed: int = typer.Option(0, help="Randomness of the evaluation."),
     data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
+    devices: int | None = DEVICES,
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
     out: Path | None = typer.Option(None, help="Also write the JSON to this file."),
 ) -> None:
@@ -55,6 +57,7 @@ def evaluate_command(
     from relbo.lab.runs import open_run
     from relbo.train.log import plain, write_json
 
+    mesh = start_devices(devices)
     words = threshold_words(threshold, rate)
     names = [bounds.parse(text) for text in bound]
     check(COMMAND_LINE, split=split, limit=limit, repeats=repeats, seed=seed)
@@ -82,6 +85,7 @@ def evaluate_command(
             threshold=rule,
             acceptance=acceptance,
             on_progress=lambda done: bar.advance(task, done),
+            mesh=mesh,
         )
     result = {
         "run": str(run),

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.train_command import threshold_words
 
 EXAMPLES = """
@@ -43,6 +44,7 @@ def sample_command(
     max_rounds: int = typer.Option(1_000, min=1, help="A row gives up after so many times --num-samples proposals."),
     seed: int = typer.Option(0, help="Randomness."),
     data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
+    devices: int | None = DEVICES,
 ) -> None:
     """Draw from the resampled posterior."""
     import jax
@@ -57,6 +59,7 @@ def sample_command(
     from relbo.lab.runs import open_run
     from relbo.posterior import posterior
 
+    mesh = start_devices(devices)
     words = threshold_words(threshold, rate)
     if out.suffix != ".npz":
         raise ValueError(f"--out must be a file that ends in .npz, got {out}.")
@@ -92,6 +95,7 @@ def sample_command(
             max_rounds=max_rounds,
             throw=False,
             on_progress=lambda done: bar.advance(task, done),
+            mesh=mesh,
         )
     names = [field.name for field in dataclasses.fields(found) if field.name not in ("z", "samples", "proposals")]
     draws = {f"z{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found.z)}

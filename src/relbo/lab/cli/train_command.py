@@ -8,6 +8,15 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from relbo.lab.cli.devices import (
+    COORDINATOR,
+    DEVICES,
+    DISTRIBUTED,
+    NUM_PROCESSES,
+    PROCESS_ID,
+    start_devices,
+)
+
 EXAMPLES = """
 Train a sigmoid belief network, or your own model, with any estimator; stop it with Ctrl-C and go on with `--resume`.
 
@@ -27,6 +36,10 @@ Train a sigmoid belief network, or your own model, with any estimator; stop it w
     relbo train --model mixture.py:make --estimator vrs --rate 0.5 --out runs/mixture
 
     relbo train --resume --out runs/first
+
+    relbo train --devices 4 --shards 8 --batch-size 400 --out runs/four
+
+    srun relbo train --distributed --data rows/ --batch-size 4096 --out /shared/runs/big
 """
 
 
@@ -68,6 +81,17 @@ def train_command(
     batch_size: int = typer.Option(50, help="Datapoints per step."),
     epochs: int = typer.Option(30, help="Passes over the training data."),
     seed: int = typer.Option(0, help="Root of all randomness."),
+    shards: int | None = typer.Option(
+        None,
+        help="Parts that the rows are split into, a multiple of the devices; they decide, not the devices, which "
+        "rows meet in a batch. By default as many as devices.",
+        show_default=False,
+    ),
+    devices: int | None = DEVICES,
+    distributed: bool = DISTRIBUTED,
+    coordinator: str | None = COORDINATOR,
+    num_processes: int | None = NUM_PROCESSES,
+    process_id: int | None = PROCESS_ID,
     valid_bound: str = typer.Option("is:10", help="Bound by which the best parameters are chosen."),
     valid_every: int = typer.Option(1, help="Epochs between validations."),
     patience: int | None = typer.Option(None, help="Stop after this many validations without a better bound."),
@@ -82,6 +106,8 @@ def train_command(
     """Train a sigmoid belief network, or a pair of the user's own."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
+    import jax
+
     from relbo._options import COMMAND_LINE, check
     from relbo.lab.config import RunConfig, parse_settings
     from relbo.lab.runs import train_run
@@ -92,7 +118,10 @@ def train_command(
         raise ValueError(
             "--layers and --num-hidden are for the sigmoid belief network: with --model they mean nothing."
         )
-    check(COMMAND_LINE, checkpoint_every=checkpoint_every, log_every=log_every)
+    check(COMMAND_LINE, checkpoint_every=checkpoint_every, log_every=log_every, shards=shards)
+    mesh = start_devices(
+        devices, distributed=distributed, coordinator=coordinator, num_processes=num_processes, process_id=process_id
+    )
     asked = RunConfig(
         data=data,
         model=model,
@@ -114,6 +143,7 @@ def train_command(
         batch_size=batch_size,
         epochs=epochs,
         seed=seed,
+        shards=shards or (1 if mesh is None else mesh.size),
         valid_bound=valid_bound,
         valid_every=valid_every,
         patience=patience,
@@ -130,7 +160,10 @@ def train_command(
         checkpoint_every=checkpoint_every,
         log_every=log_every,
         progress=False if quiet else None,
+        mesh=mesh,
     )
+    if mesh is not None and mesh.devices.flat[0].process_index != jax.process_index():
+        return  # process 0 speaks for all
     console = Console(stderr=True, highlight=False)
     step = int(result.state.step)
     if result.stopped == "interrupted":
