@@ -21,8 +21,7 @@ def independent_nats(dataset: Dataset) -> dict[str, float]:
     p = (n * dataset.mean() + 1) / (n + 2)
 
     def nats(split: str) -> float:
-        rows = dataset.split(split)
-        mean = dataset.mean() if split == "train" else rows.mean(axis=0)
+        mean = dataset.mean() if split == "train" else dataset.column_sums(split) / len(dataset.split(split))
         return float(-np.sum(mean * np.log(p) + (1 - mean) * np.log1p(-p)))
 
     return {split: nats(split) for split in SPLITS}

@@ -1,6 +1,10 @@
 """What an array of observations must look like; every refusal names the array, the expectation and the finding."""
 
+from collections.abc import Mapping
+
 import numpy as np
+
+from relbo.data.row_files import RowFiles
 
 
 def matrix(array: np.ndarray, what: str) -> np.ndarray:
@@ -42,7 +46,33 @@ def gray(array: np.ndarray, what: str) -> np.ndarray:
     return array.copy()
 
 
-def same_width(splits: dict[str, np.ndarray], what: str) -> None:
+def binary_blocks(rows: RowFiles, what: str) -> None:
+    """Refuses rows on disk that are not all 0 or 1."""
+    padding(rows, what)
+    start = 0
+    for block in rows.blocks() if not rows.packed else ():  # a bit is 0 or 1
+        if block.max() > 1:
+            row, column = np.argwhere(block > 1)[0]
+            raise ValueError(
+                f"{what} must hold only 0 and 1, got {block[row, column]} at row {start + row}, column {column} "
+                "(counted from 0)."
+            )
+        start += len(block)
+
+
+def padding(rows: RowFiles, what: str) -> None:
+    """Refuses packed rows on disk with ones in the bits after the last pixel."""
+    spare = -rows.shape[1] % 8
+    if rows.packed and spare:
+        for block in rows.stored_blocks():
+            if (block[:, -1] & ((1 << spare) - 1)).any():
+                raise ValueError(
+                    f"{what} must have zeros in the bits after pixel {rows.shape[1]} of a row, got ones; check the "
+                    "width."
+                )
+
+
+def same_width(splits: Mapping[str, np.ndarray | RowFiles], what: str) -> None:
     """Refuses splits whose rows differ in length."""
     widths = {name: split.shape[1] for name, split in splits.items()}
     if len(set(widths.values())) > 1:

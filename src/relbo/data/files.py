@@ -25,7 +25,8 @@ def read_npz(path: Path, required: Iterable[str], optional: Iterable[str] = ()) 
     """
     if not path.is_file():
         kind = "is a directory" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{path} {kind}; expected an .npz file with arrays {', '.join(required)}.")
+        rows = ", or a folder with dataset.json, as `relbo data convert` writes" * path.is_dir()
+        raise FileNotFoundError(f"{path} {kind}; expected an .npz file with arrays {', '.join(required)}{rows}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file: expected the zip archive that np.savez writes, {_look(path)}.")
     with path.open("rb") as file:  # NumPy would leave a damaged file open
@@ -62,7 +63,7 @@ def load_file(path: Path) -> Dataset:
     splits = read_splits(path)
     shape = read_npz(path, (), ["image_shape"]).get("image_shape")
     image_shape = None if shape is None else _image_shape(shape, splits["train"].shape[1], path)
-    return Dataset(path.stem, "binary", **splits, image_shape=image_shape)
+    return Dataset(path.stem, "binary", **splits, image_shape=image_shape, recorded_fingerprint=None)
 
 
 def pack(splits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -6,17 +6,19 @@ from pathlib import Path
 from relbo._check import require
 from relbo.data import files, locate
 from relbo.data.dataset import Dataset
+from relbo.data.row_directory import is_row_directory, load_rows
 from relbo.data.sources import DIGITS, SOURCES, Source
 
 DEFAULT = DIGITS.name
 
 
 def load(name_or_path: str | Path, data_dir: Path | str | None = None) -> Dataset:
-    """A named dataset or a user's file.
+    """A named dataset, a user's file or a directory of rows.
 
     Args:
         name_or_path: a name of `relbo.data.SOURCES`, or the path of an `.npz` file whose `train`, `valid` and `test`
-            are matrices of 0s and 1s (any numeric or boolean dtype), or bit-packed uint8 beside `<split>_shape`.
+            are matrices of 0s and 1s (any numeric or boolean dtype), or bit-packed uint8 beside `<split>_shape`, or
+            that of a directory that `relbo data convert` or `relbo.data.write_rows` wrote, whose rows stay on disk.
         data_dir: where the files of named datasets are; by default in `$RELBO_DATA` or the user's cache.
 
     Returns:
@@ -31,17 +33,22 @@ def load(name_or_path: str | Path, data_dir: Path | str | None = None) -> Datase
         'digits'
     """
     is_name = isinstance(name_or_path, str | Path) and str(name_or_path) != "" and "\0" not in str(name_or_path)
-    require(is_name, "data", f"one of {', '.join(SOURCES)} or the path of an .npz file", name_or_path)
+    require(
+        is_name, "data", f"one of {', '.join(SOURCES)} or the path of an .npz file or of a folder of rows", name_or_path
+    )
     place = locate.checked(data_dir)
     if str(name_or_path) in SOURCES:
         return load_source(SOURCES[str(name_or_path)], place)
     path = Path(name_or_path).expanduser()
+    if is_row_directory(path):
+        return load_rows(path)
     if path.suffix == ".npz" or len(path.parts) > 1 or path.exists():
         return files.load_file(path)
     close = difflib.get_close_matches(str(name_or_path), SOURCES, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "see `relbo data list`."
     raise ValueError(
-        f"data must be one of {', '.join(SOURCES)} or the path of an .npz file, got {str(name_or_path)!r}; {hint}"
+        f"data must be one of {', '.join(SOURCES)} or the path of an .npz file or of a folder of rows, got "
+        f"{str(name_or_path)!r}; {hint}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`relbo data`: which datasets there are, whether a file is good, and how to get one."""
+"""`relbo data`: which datasets there are, whether a file is good, how to get one, and rows that stay on disk."""
 
 from pathlib import Path
 
@@ -7,8 +7,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from relbo.data import SOURCES, Dataset, fetching, independent_nats, load, loading, locate
+from relbo.data import SOURCES, Dataset, check_rows, convert_rows, fetching, independent_nats, load, loading, locate
 from relbo.data.dataset import SPLITS
+from relbo.data.row_directory import is_row_directory
+from relbo.data.row_writing import ROWS_PER_FILE
 
 _DATA_DIR = typer.Option(
     None, "--data-dir", help="Directory to use instead of `$RELBO_DATA` and the per-user cache.", show_default=False
@@ -26,7 +28,8 @@ _LIST_HELP = """List the named datasets and where their files are.
 _CHECK_HELP = """Load a dataset, check it, and print its shapes, means and fingerprint.
 
 WHAT is a name of `relbo data list`, or the path of an `.npz` file with arrays `train`, `valid` and `test`: matrices
-of 0s and 1s, or bit-packed uint8 (`np.packbits(axis=1)`) beside `train_shape`, `valid_shape` and `test_shape`.
+of 0s and 1s, or bit-packed uint8 (`np.packbits(axis=1)`) beside `train_shape`, `valid_shape` and `test_shape`;
+or the folder that `relbo data convert` wrote, of which every byte is read and compared with its hash.
 
 **Examples**
 
@@ -35,6 +38,22 @@ of 0s and 1s, or bit-packed uint8 (`np.packbits(axis=1)`) beside `train_shape`, 
     relbo data check binarized-mnist --data-dir ~/datasets
 
     relbo data check mine.npz
+
+    relbo data check big/
+"""
+
+_CONVERT_HELP = """Write a dataset as a folder of `.npy` files, of which a run reads only the rows that it visits.
+
+SOURCE is a name of `relbo data list`, an `.npz` file, or such a folder. The fingerprint stays the same, so a run may go
+on with either. For data that never fit in memory see `relbo.data.write_rows`.
+
+**Examples**
+
+    relbo data convert mine.npz big/
+
+    relbo data convert binarized-mnist mnist-rows/ --data-dir ~/datasets --rows-per-file 10000
+
+    relbo data convert big/ unpacked/ --no-packed
 """
 
 _FETCH_HELP = """Download a dataset from its public page, check its hashes, and write it as one `.npz` file.
@@ -54,11 +73,13 @@ The file goes to `--data-dir`, or else to `$RELBO_DATA`, or else to the per-user
 def register(app: typer.Typer) -> None:
     """Adds the command group."""
     group = typer.Typer(
-        help="List, check and fetch datasets, for instance `relbo data check binarized-mnist`.", no_args_is_help=True
+        help="List, check, convert and fetch datasets, for instance `relbo data check binarized-mnist`.",
+        no_args_is_help=True,
     )
     app.add_typer(group, name="data")
     group.command("list", help=_LIST_HELP)(list_data)
     group.command("check", help=_CHECK_HELP)(check)
+    group.command("convert", help=_CONVERT_HELP)(convert)
     group.command("fetch", help=_FETCH_HELP)(fetch)
 
 
@@ -80,22 +101,37 @@ def list_data(data_dir: Path | None = _DATA_DIR) -> None:
 
 
 def check(
-    what: str = typer.Argument(help="Name of a dataset, or path of an .npz file.", show_default=False),
+    what: str = typer.Argument(help="Name of a dataset, or path of an .npz file or of a folder.", show_default=False),
     data_dir: Path | None = _DATA_DIR,
 ) -> None:
     """Loads a dataset and prints what it holds."""
-    dataset = load(what, data_dir)
+    folder = Path(what).expanduser()
+    dataset = check_rows(folder) if what not in SOURCES and is_row_directory(folder) else load(what, data_dir)
     nats = independent_nats(dataset)
     table = _table("split", "rows", "pixels", "values", "mean", "independent pixels (nats)")
     for split in SPLITS:
         rows = dataset.split(split)
         is_gray = dataset.kind == "gray" and split == "train"
-        mean = rows.mean() / (255 if is_gray else 1)
+        mean = int(dataset.column_sums(split).sum()) / (rows.size * (255 if is_gray else 1))
         values = "0..255" if is_gray else "0, 1"
         table.add_row(split, str(len(rows)), str(rows.shape[1]), values, f"{mean:.6f}", f"{nats[split]:.3f}")
     _print(table)
     typer.echo(f"fingerprint  {dataset.fingerprint}")
     typer.echo(_verdict(what, dataset, nats))
+
+
+def convert(
+    source: str = typer.Argument(help="Name of a dataset, or path of an .npz file or of a folder.", show_default=False),
+    out: Path = typer.Argument(help="Folder to write, new or empty.", show_default=False),
+    rows_per_file: int = typer.Option(ROWS_PER_FILE, help="Rows of each file but the last of a split."),
+    packed: bool = typer.Option(True, help="Store 0s and 1s eight to a byte; gray levels never are."),
+    data_dir: Path | None = _DATA_DIR,
+) -> None:
+    """Writes a dataset as a folder of rows."""
+    dataset = convert_rows(source, out, data_dir=data_dir, rows_per_file=rows_per_file, packed=packed)
+    sizes = " / ".join(f"{len(dataset.split(split)):,}" for split in SPLITS)
+    typer.echo(f"wrote {out}: {sizes} rows of {dataset.train.shape[1]} pixels")
+    typer.echo(f"fingerprint  {dataset.fingerprint}")
 
 
 def fetch(

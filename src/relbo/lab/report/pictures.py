@@ -98,7 +98,7 @@ def _reconstruct(
 
 def reconstructions(run: Run, num: int, split: str, seed: int) -> Reconstructions:
     """The first `num` images of a split and their reconstructions."""
-    images = run.data.split(split)[:num]
+    images = np.asarray(run.data.split(split)[:num])
     x = jnp.asarray(images, jnp.result_type(float))
     threshold, acceptance = rejection_of(run) if rejects(run) else (None, None)
     from_q, from_r = _reconstruct(run.pair, root_key(seed), x, threshold, acceptance)
