@@ -83,9 +83,11 @@ def checked_estimator(estimator: Any, what: str) -> None:
 
 def num_datapoints(x: PyTree, what: str) -> int:
     """The common first axis of all leaves of x, which must not be empty."""
+    from relbo.data.row_files import RowFiles
+
     leaves = jax.tree.leaves(x)
     for leaf in leaves:
-        is_array = isinstance(leaf, jax.Array | np.ndarray)
+        is_array = isinstance(leaf, jax.Array | np.ndarray | RowFiles)
         # a key is an array too, of a type that `isdtype` does not know
         is_array = is_array and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         is_array = is_array and jnp.isdtype(leaf.dtype, ("bool", "numeric"))

@@ -56,8 +56,11 @@ def test_warm_up_ends_on_the_measured_images():
     gray = np.full((5, 3), 128, np.uint8)
     source = source_of(Dataset("gray", "gray", gray, gray // 255, gray // 255))
     batch = Batch(jnp.asarray([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]), jnp.asarray([3, 1]))
+    index = jnp.asarray([[0, 4], [2, 2], [3, 1]])
+    rows = noise_meters.rows_of(source.train, index)
     for seed in range(5):  # binarised anew, they would be the same once in 64 times
-        seen, _ = noise_meters.warm_up(Remember(), jax.random.key(seed), PAIR, jnp.zeros((2, 3)), source, batch, 2)
+        key, start = jax.random.key(seed), jnp.zeros((2, 3))
+        seen, _ = noise_meters.warm_up(Remember(), key, PAIR, start, source.transform, batch, index, rows)
         np.testing.assert_array_equal(seen, batch.x)
 
 

@@ -12,13 +12,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from relbo._check import num_datapoints, root_key
-from relbo.data import Dataset
+from relbo.data import Dataset, RowFiles
 from relbo.estimators import AbstractEstimator, WakeSleep
-from relbo.train.fit import Source, source_of
-from relbo.train.loop import epoch_order
+from relbo.train.fit import source_of
+from relbo.train.loop import Transform, epoch_order
 from relbo.types import Batch, EmptyState, Pair
 from relbo.view import Needs, check_needs, offers
 
@@ -90,10 +90,13 @@ class PairMeter(AbstractMeter):
         key_init, key_rows, key_warmup, _ = jax.random.split(root_key(seed), 4)
         state = estimator.init(key_init, self.pair, self.num_data)
         index = epoch_order(key_rows, 0, self.num_data)[:batch_size]
-        rows = jax.tree.map(lambda leaf: leaf[index], self.source.train)
-        batch = Batch(self.source.transform(key_rows, rows), index)
+        batch = Batch(self.source.transform(key_rows, rows_of(self.source.train, index)), index)
         steps = 0 if isinstance(state, EmptyState) else num_warmup
-        state, spent = warm_up(estimator, key_warmup, self.pair, state, self.source, batch, steps)
+        key_visits, key_steps = jax.random.split(key_warmup)
+        visits = jax.random.randint(key_visits, (steps, batch_size), 0, self.num_data, index.dtype)
+        visits = jnp.concatenate([visits, index[None]])
+        rows = rows_of(self.source.train, visits)
+        state, spent = warm_up(estimator, key_steps, self.pair, state, self.source.transform, batch, visits, rows)
         return Ready(state, batch, float(spent), steps)
 
     def gradient(self, estimator: AbstractEstimator, ready: Ready) -> tuple[Gradient, Any]:
@@ -109,28 +112,42 @@ class PairMeter(AbstractMeter):
 
 @eqx.filter_jit
 def warm_up(
-    estimator: AbstractEstimator, key: Array, pair: Pair, state: Any, source: Source, batch: Batch, num_random: int
+    estimator: AbstractEstimator,
+    key: Array,
+    pair: Pair,
+    state: Any,
+    transform: Transform,
+    batch: Batch,
+    index: Int[Array, "n b"],
+    rows: PyTree,
 ) -> tuple[Any, Array]:
-    """State after so many random batches and the measured one, and the latter's mean proposals per datapoint."""
-    key_rows, key_steps = jax.random.split(key)
-    size = (num_random, batch.index.shape[0])
-    num_data = jax.tree.leaves(source.train)[0].shape[0]
-    index = jax.random.randint(key_rows, size, 0, num_data, batch.index.dtype)
-    index = jnp.concatenate([index, batch.index[None]])
+    """State after the batches of `rows`, the last the measured one, and that one's mean proposals per datapoint."""
+    num_steps = index.shape[0]
 
-    def step(state: Any, args: tuple[Array, Array, Array]) -> tuple[Any, Array]:
-        rows, key, is_last = args
+    def step(state: Any, args: tuple[Array, PyTree, Array, Array]) -> tuple[Any, Array]:
+        index, rows, key, is_last = args
         key_data, key_estimate = jax.random.split(key)
         # gray images are binarised at every visit, but T is to be that of the very images that are measured
-        fresh = source.transform(key_data, jax.tree.map(lambda leaf: leaf[rows], source.train))
+        fresh = transform(key_data, rows)
         x = jax.tree.map(lambda own, other: jnp.where(is_last, own, other), batch.x, fresh)
-        _, state, info = estimator.estimate(key_estimate, pair, state, Batch(x, rows))
+        _, state, info = estimator.estimate(key_estimate, pair, state, Batch(x, index))
         return state, jnp.mean(info.num_proposals.astype(info.bound.dtype))
 
-    keys = jax.random.split(key_steps, num_random + 1)
-    is_last = jnp.arange(num_random + 1) == num_random
-    state, spent = jax.lax.scan(step, state, (index, keys, is_last))
+    is_last = jnp.arange(num_steps) == num_steps - 1
+    state, spent = jax.lax.scan(step, state, (index, rows, jax.random.split(key, num_steps), is_last))
     return state, spent[-1]
+
+
+def rows_of(train: PyTree, index: Int[Array, "*n"]) -> PyTree:
+    """Rows by number, in the shape of the numbers; of rows on disk only these are read."""
+
+    def of_leaf(leaf: Any) -> Array:
+        if isinstance(leaf, RowFiles):
+            leaf = leaf.take(np.asarray(index).ravel()).reshape(*index.shape, *leaf.shape[1:])
+            return jnp.asarray(leaf)
+        return jnp.asarray(leaf)[index]
+
+    return jax.tree.map(of_leaf, train)
 
 
 class ProgramMeter(AbstractMeter):

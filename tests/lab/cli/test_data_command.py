@@ -73,7 +73,26 @@ def test_fetch_then_check(run, tmp_path, monkeypatch):
     assert code == 0 and "0..255" in out and source.fingerprint in out
 
 
+def test_convert_then_check(run, tmp_path):
+    code, out, err = run("data", "convert", "digits", tmp_path / "rows", "--rows-per-file", "500", "--no-packed")
+    assert (code, err) == (0, "") and "1,297 / 250 / 250 rows of 64 pixels" in out
+    assert SOURCES["digits"].fingerprint in out and np.load(tmp_path / "rows" / "train-00002.npy").shape == (297, 64)
+    code, out, err = run("data", "convert", tmp_path / "rows", tmp_path / "packed")
+    assert code == 0 and np.load(tmp_path / "packed" / "train-00000.npy").shape == (1297, 8)
+    code, out, err = run("data", "check", tmp_path / "packed")
+    assert (code, err) == (0, "")
+    assert SOURCES["digits"].fingerprint in out and "0.323258" in out and "25.165" in out and "ok: " in out
+    code, _, err = run("data", "convert", "digits", tmp_path / "rows")
+    assert code == 2 and "must be new or empty, got a folder with 'dataset.json' in it" in err
+    file = tmp_path / "packed" / "train-00000.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    code, out, err = run("data", "check", tmp_path / "packed")
+    assert (code, out) == (2, "") and "train-00000.npy was changed or damaged after it was written" in err
+
+
 FAILURES = {
+    "convert nothing": (("convert", "no/such.npz", "rows"), "no/such.npz does not exist"),
+    "convert to rows of none": (("convert", "digits", "rows", "--rows-per-file", "0"), "rows_per_file must be"),
     "unknown name": (("check", "wine"), "data must be one of digits"),
     "missing file": (("check", "mnist"), "mnist_gray.npz (the mnist data) is in none of the places searched"),
     "missing path": (("check", "no/such.npz"), "no/such.npz does not exist"),
@@ -97,7 +116,7 @@ def test_a_failure_is_one_line_and_exit_code_2(run, tmp_path, monkeypatch, words
     assert list(tmp_path.iterdir()) == [], "something was left behind"
 
 
-@pytest.mark.parametrize("words", [("list",), ("check", "digits"), ("fetch", "mnist")])
+@pytest.mark.parametrize("words", [("list",), ("check", "digits"), ("convert", "digits"), ("fetch", "mnist")])
 def test_help_has_examples(run, words):
     code, out, _ = run("data", words[0], "--help")
     assert code == 0 and "Examples" in out and f"relbo data {words[0]}" in out
