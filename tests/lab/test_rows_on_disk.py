@@ -11,7 +11,7 @@ from relbo.lab import noise_meters
 from relbo.lab.compare import compare_runs
 from relbo.lab.config import build_pair
 from relbo.lab.report import pictures
-from relbo.lab.runs import open_run
+from relbo.lab.runs import open_run, train_run
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +85,14 @@ def test_commands(both, tmp_path, capsys):
         for key in a.files:
             np.testing.assert_array_equal(a[key], b[key])
     call("compare", tmp_path / "file", tmp_path / "rows")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        for name, data in (("file", tmp_path / "data"), ("rows", file)):  # each goes on with the other's data
+            call("train", "--resume", "--data", data, "--epochs", 3, "--out", tmp_path / name)
+    ours, theirs = (open_run(tmp_path / name, which="last") for name in ("file", "rows"))
+    assert ours.step == theirs.step == 12 and isinstance(ours.data.train, relbo.data.RowFiles)
+    for a, b in zip(jax.tree.leaves(ours.pair), jax.tree.leaves(theirs.pair), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.savez(tmp_path / "other.npz", **{split: 1 - both[0].data.split(split) for split in ("train", "valid", "test")})
+    with pytest.raises(ValueError, match="cannot be resumed with another configuration: data was .* data_fingerprint"):
+        config = dataclasses.replace(ours.config, data=str(tmp_path / "other.npz"), epochs=4)
+        train_run(config, tmp_path / "rows", resume=True)

@@ -8,7 +8,7 @@ from relbo import data as datasets
 from relbo.data import Dataset
 from relbo.estimators import AbstractEstimator
 from relbo.lab.config import RunConfig, build_estimator, build_optimizer, build_pair
-from relbo.train.directory import METRICS, Description, read_description, refuse_foreign
+from relbo.train.directory import METRICS, RUN, Description, read_description, refuse_foreign
 from relbo.train.fit import FitResult, fit
 from relbo.train.layout import Layout
 from relbo.train.load import refuse_no_checkpoint, restore_pair
@@ -78,9 +78,19 @@ def train_run(
         checkpoint_every=checkpoint_every,
         log_every=log_every,
         progress=progress,
-        about=config.identity(),
+        about=identity_of(config, data, out),
         config=dataclasses.asdict(config),
     )
+
+
+def identity_of(config: RunConfig, data: Dataset, out: Path) -> dict[str, Any]:
+    """What a resumed run must share; its data may have moved or been converted if their content is the same."""
+    identity = config.identity()
+    if (out / RUN).exists():
+        recorded = read_description(out).identity
+        if recorded.get("data_fingerprint") == data.fingerprint and "data" in recorded:
+            identity["data"] = recorded["data"]
+    return identity
 
 
 def steps_per_epoch(config: RunConfig, data: Dataset) -> int:

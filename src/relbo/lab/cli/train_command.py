@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
 def train_command(
     context: typer.Context,
     out: Path = typer.Option(..., help="Run directory to write."),
-    data: str = typer.Option("digits", help="Data set by name (`relbo data list`) or path of an .npz file."),
+    data: str = typer.Option(
+        "digits", help="Data set by name (`relbo data list`), or path of an .npz file or of a folder of rows."
+    ),
     data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
     model: str | None = typer.Option(None, help="Your own pair: FILE.py:FUNCTION or MODULE:FUNCTION."),
     layers: str = typer.Option("200", help="Units of each stochastic layer, the one next to the data first: 200-200."),
