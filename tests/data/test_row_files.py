@@ -115,6 +115,16 @@ def test_a_file_is_mapped_only_when_a_row_of_it_is_read(tmp_path):
     assert [file._mapped is not None for file in rows._files] == [True, False]
 
 
+def test_what_lies_between_rows_that_are_far_apart_is_not_read(tmp_path, monkeypatch):
+    rows = save(tmp_path, bits(20_000, 100), [20_000], packed=False)
+    told = []
+    monkeypatch.setattr(row_files, "_advise", lambda pages, advice: told.append(advice))
+    rows.take(np.array([19_000, 3, 7_000]))
+    rows.take(np.arange(500, 600))
+    next(rows.blocks())
+    assert told == [f"MADV_{word}" for how in ("RANDOM", "NORMAL", "NORMAL") for word in (how, "DONTNEED")]
+
+
 def test_repr(tmp_path):
     rows = save(tmp_path, bits(20, 5), [12, 8], packed=True)
     assert repr(rows) == "RowFiles(20 x 5, 2 files, packed)"
