@@ -64,6 +64,17 @@ def test_more_rows_than_are_read_at_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rows[7:50].take(index % 43), matrix[7:50][index % 43])
 
 
+def test_parts_of_parts(tmp_path):
+    matrix = bits(60, 11)
+    rows = save(tmp_path, matrix, [25, 1, 34], packed=True)
+    rows.column_sums()  # known of the whole, not of a part
+    part, expected = rows[10:50][5:-3], matrix[10:50][5:-3]
+    np.testing.assert_array_equal(part, expected)
+    np.testing.assert_array_equal(part.take(np.array([-1, 0, 20])), expected[[-1, 0, 20]])
+    np.testing.assert_array_equal(part.column_sums(), expected.sum(axis=0))
+    np.testing.assert_array_equal(part[:].column_sums(), expected.sum(axis=0))
+
+
 def test_indices_of_other_kinds_and_types(tmp_path):
     matrix = bits(20, 5)
     rows = save(tmp_path, matrix, [12, 8], packed=False)
