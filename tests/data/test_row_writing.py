@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -30,6 +31,11 @@ def test_blocks_of_any_length_give_the_same_files(tmp_path, lengths, rows_per_fi
 def test_any_numeric_dtype_and_order(tmp_path, dtype):
     rows = np.asfortranarray(bits(30).astype(dtype))
     data = write_rows(tmp_path / "mine", name="mine", train=[rows[:20], rows[20:]], **SMALL, packed=False)
+    np.testing.assert_array_equal(data.train, bits(30))
+
+
+def test_an_array_of_jax_is_a_matrix(tmp_path):
+    data = write_rows(tmp_path / "mine", name="mine", train=jnp.asarray(bits(30)), **SMALL)
     np.testing.assert_array_equal(data.train, bits(30))
 
 

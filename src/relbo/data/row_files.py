@@ -208,7 +208,7 @@ class MappedFile:
         pages, matrix = self._open()
         spanned, touched = (int(rows[-1] - rows[0]) + 1) * self.width, len(rows) * mmap.PAGESIZE
         _advise(pages, "MADV_RANDOM" if spanned > 2 * touched else "MADV_NORMAL")
-        found = matrix[rows]
+        found = matrix.take(rows, axis=0)  # several times as fast as matrix[rows], and without Python's lock
         _advise(pages, "MADV_DONTNEED")
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+import jax
 import numpy as np
 
 from relbo._check import is_int, require
@@ -25,7 +26,7 @@ from relbo.data.row_files import BLOCK, RowFiles, sum_of_blocks
 
 ROWS_PER_FILE = 100_000
 
-Blocks = np.ndarray | RowFiles | Iterable[np.ndarray]
+Blocks = np.ndarray | jax.Array | RowFiles | Iterable[np.ndarray]
 """Rows of a split: a matrix, or matrices of one width that come one after the other."""
 
 
@@ -206,7 +207,7 @@ def _pieces(blocks: Blocks, what: str) -> Iterator[np.ndarray]:
         return
     is_iterable = isinstance(blocks, Iterable) and not isinstance(blocks, str | bytes | dict)
     require(is_iterable, what, "a matrix or an iterable of matrices", blocks)
-    for block in [blocks] if isinstance(blocks, np.ndarray) else blocks:
+    for block in [blocks] if isinstance(blocks, np.ndarray | jax.Array) else blocks:
         array = np.asarray(block)
         if array.ndim != 2:
             checks.matrix(array, what)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from relbo._check import num_datapoints, root_key
-from relbo.data import Dataset, RowFiles
+from relbo.data import Dataset
 from relbo.estimators import AbstractEstimator, WakeSleep
 from relbo.train.fit import source_of
 from relbo.train.loop import Transform, epoch_order
@@ -140,14 +140,8 @@ def warm_up(
 
 def rows_of(train: PyTree, index: Int[Array, "*n"]) -> PyTree:
     """Rows by number, in the shape of the numbers; of rows on disk only these are read."""
-
-    def of_leaf(leaf: Any) -> Array:
-        if isinstance(leaf, RowFiles):
-            leaf = leaf.take(np.asarray(index).ravel()).reshape(*index.shape, *leaf.shape[1:])
-            return jnp.asarray(leaf)
-        return jnp.asarray(leaf)[index]
-
-    return jax.tree.map(of_leaf, train)
+    flat = np.asarray(index).ravel()
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[flat]).reshape(*index.shape, *leaf.shape[1:]), train)
 
 
 class ProgramMeter(AbstractMeter):

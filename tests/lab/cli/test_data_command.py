@@ -81,7 +81,12 @@ def test_convert_then_check(run, tmp_path):
     assert code == 0 and np.load(tmp_path / "packed" / "train-00000.npy").shape == (1297, 8)
     code, out, err = run("data", "check", tmp_path / "packed")
     assert (code, err) == (0, "")
-    assert SOURCES["digits"].fingerprint in out and "0.323258" in out and "25.165" in out and "ok: " in out
+    assert (
+        SOURCES["digits"].fingerprint in out
+        and "0.323258" in out
+        and "25.165" in out
+        and "and every file has its hash" in out
+    )
     code, _, err = run("data", "convert", "digits", tmp_path / "rows")
     assert code == 2 and "must be new or empty, got a folder with 'dataset.json' in it" in err
     file = tmp_path / "packed" / "train-00000.npy"

@@ -7,7 +7,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from relbo.data import SOURCES, Dataset, check_rows, convert_rows, fetching, independent_nats, load, loading, locate
+from relbo.data import (
+    SOURCES,
+    Dataset,
+    RowFiles,
+    check_rows,
+    convert_rows,
+    fetching,
+    independent_nats,
+    load,
+    loading,
+    locate,
+)
 from relbo.data.dataset import SPLITS
 from relbo.data.row_directory import is_row_directory
 from relbo.data.row_writing import ROWS_PER_FILE
@@ -150,7 +161,9 @@ def _verdict(what: str, dataset: Dataset, nats: dict[str, float]) -> str:
     """What was checked; a named dataset got this far only with the right fingerprint."""
     source = SOURCES.get(what)
     if source is None:
-        return f"ok: {what} holds three splits of 0s and 1s"
+        train = "gray levels for training and two" if dataset.kind == "gray" else "three"
+        hashes = ", and every file has its hash" if isinstance(dataset.train, RowFiles) else ""
+        return f"ok: {what} holds {train} splits of 0s and 1s{hashes}"
     if source.independent_nats is None:
         return f"ok: the content is that of {source.name} ({source.about})"
     found = [nats[split] for split in SPLITS]
