@@ -22,18 +22,19 @@ from jaxtyping import PyTree
 from relbo import bounds
 from relbo._check import checked_estimator, checked_pair, num_datapoints, require, root_key
 from relbo._options import check
-from relbo.data import Dataset
+from relbo.data import Dataset, RowFiles
 from relbo.devices import as_mesh
 from relbo.estimators.base import AbstractEstimator
 from relbo.train.describe import described
 from relbo.train.directory import RunDirectory
+from relbo.train.feed import AbstractFeed, DiskFeed, ResidentFeed, Visit
 from relbo.train.layout import Layout
 from relbo.train.loop import Settings, TrainState, Transform
 from relbo.train.open_run import OpenRun
 from relbo.train.optimizers import as_optimizer
 from relbo.train.sealed import array_digest
 from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
-from relbo.train.signals import StopRequest, stop_requests
+from relbo.train.signals import stop_requests
 from relbo.train.together import Together
 from relbo.types import Pair
 
@@ -205,9 +206,9 @@ def fit(
             "parameters": [array_digest(np.asarray(leaf)) for leaf in jax.tree.leaves(eqx.filter(pair, eqx.is_array))],
         }
     )
-    of_rows = is_of_rows(estimator, key_init, pair, layout.places)
-    chunk = make_chunk_on(layout, Settings(estimator, optimizer, source.transform, batch_size), of_rows)
-    rows, per_step = layout.rows_of(source.train), batch_size // layout.num_shards
+    from_disk, per_step = isinstance(source.train, RowFiles), batch_size // layout.num_shards
+    settings = Settings(estimator, optimizer, source.transform, batch_size, in_order=from_disk)
+    chunk = make_chunk_on(layout, settings, is_of_rows(estimator, key_init, pair, layout.places))
     with ExitStack() as stack:
         directory = None
         if out is not None:
@@ -221,26 +222,36 @@ def fit(
             _progress_bar(total, int(run.state.step), wanted=progress if together.is_writer else False)
         )
 
+        feed: AbstractFeed = (
+            DiskFeed(layout, source.train, run.state.key, per_step, min(log_every, checkpoint_every, per_epoch))
+            if from_disk
+            else ResidentFeed(layout, source.train, run.state.key, per_step)
+        )
+        stack.callback(feed.close)
+        marks = (log_every, checkpoint_every, per_epoch)
+
         def is_time_up() -> bool:
             return run.counters.seconds >= (max_seconds or math.inf)
 
         def is_over() -> bool:
             return int(run.state.step) >= total or run.counters.stale >= (patience or math.inf) or is_time_up()
 
+        def visit_from(step: int) -> Visit:
+            stop = min(total, step + feed.most_steps, *(step // mark * mark + mark for mark in marks))
+            return Visit(*divmod(step, per_epoch), stop - step)
+
         if not is_over():
-            run.order = layout.order(run.state.key, int(run.state.step) // per_epoch)
-            run.compile(chunk, rows)
+            run.compile(chunk, feed.part(visit_from(int(run.state.step))))
             together.wait()
         run.begin()
-        while not is_over() and not asked:
-            epoch, place = divmod(int(run.state.step), per_epoch)
-            step = int(run.state.step)
-            if place == 0:
-                run.order = layout.order(run.state.key, epoch)
-            marks = (log_every, checkpoint_every, per_epoch)
-            stop = min(total, (epoch + 1) * per_epoch, *(step // mark * mark + mark for mark in marks))
-            record = run.advance(chunk, rows, place * per_step, stop - step)
-            run.counters.seconds, asked.number = together.agreed(run.counters.seconds, asked.number)
+        signal = together.agreed(0.0, asked.number)[1]
+        while not is_over() and signal is None:
+            visit = visit_from(step := int(run.state.step))
+            part, stop = feed.part(visit), step + visit.num_steps
+            if stop < total:
+                feed.expect(visit_from(stop))
+            record = run.advance(chunk, part, visit.num_steps)
+            run.counters.seconds, signal = together.agreed(run.counters.seconds, asked.number)
             record["epoch"] = int(run.state.step) / per_epoch
             is_due = stop % (per_epoch * valid_every) == 0 or is_time_up()  # what time allowed is to be judged whole
             if is_due and source.valid is not None:
@@ -252,11 +263,11 @@ def fit(
                 shown.update(stop, record)
         run.save()
         together.wait()
-        return _result(run, asked, is_finished=int(run.state.step) >= total, is_time_up=is_time_up())
+        return _result(run, signal, is_finished=int(run.state.step) >= total, is_time_up=is_time_up())
 
 
-def _result(run: OpenRun, asked: StopRequest, *, is_finished: bool, is_time_up: bool) -> FitResult:
-    reasons = {"finished": is_finished, "interrupted": bool(asked), "time": is_time_up, "early": True}
+def _result(run: OpenRun, signal: int | None, *, is_finished: bool, is_time_up: bool) -> FitResult:
+    reasons = {"finished": is_finished, "interrupted": signal is not None, "time": is_time_up, "early": True}
     return FitResult(
         pair=run.state.pair,
         best=run.state.pair if run.counters.best_bound is None else run.best,
@@ -264,7 +275,7 @@ def _result(run: OpenRun, asked: StopRequest, *, is_finished: bool, is_time_up: 
         state=run.state,
         metrics=run.log.records,
         stopped=next(name for name, holds in reasons.items() if holds),
-        signal=asked.number,
+        signal=signal,
     )
 
 

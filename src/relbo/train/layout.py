@@ -129,17 +129,23 @@ class Layout:
 
     def order(self, key: PRNGKeyArray, epoch: int) -> Int[Array, "..."]:
         """The order in which an epoch visits the rows of each shard: (L, floor(n / L)), or (n,) of one shard."""
-        key_order, _ = jax.random.split(key)
-        key_epoch = jax.random.fold_in(key_order, epoch)
         if not self.is_split:
-            return jax.random.permutation(key_epoch, self.num_rows)
+            return jax.random.permutation(_epoch_key(key, epoch), self.num_rows)
         width = self.num_rows // self.num_shards
 
         def part(start: int, stop: int) -> np.ndarray:
-            return np.stack([self._order(key_epoch, shard)[:width] for shard in range(start, stop)])
+            return np.stack([self.order_of(key, epoch, shard)[:width] for shard in range(start, stop)])
 
         return self.split((self.num_shards, width), part)
 
-    def _order(self, key: PRNGKeyArray, shard: int) -> np.ndarray:
-        own = key if self.num_shards == 1 else jax.random.fold_in(key, shard)
+    def order_of(self, key: PRNGKeyArray, epoch: int, shard: int) -> np.ndarray:
+        """The order in which an epoch visits the rows of one shard."""
+        own = _epoch_key(key, epoch)
+        own = own if self.num_shards == 1 else jax.random.fold_in(own, shard)
         return np.asarray(jax.random.permutation(own, self.size(shard)))
+
+
+def _epoch_key(key: PRNGKeyArray, epoch: int) -> PRNGKeyArray:
+    if not key.is_fully_addressable:  # what one process computes for itself it computes from a key of its own
+        key = jax.random.wrap_key_data(jnp.asarray(np.asarray(jax.random.key_data(key))), impl=jax.random.key_impl(key))
+    return jax.random.fold_in(jax.random.split(key)[0], epoch)

@@ -17,6 +17,7 @@ from relbo.evaluate import evaluate
 from relbo.train.checkpoint import Checkpoints
 from relbo.train.directory import METRICS, RunDirectory, mark_of
 from relbo.train.errors import Damaged, RunWarning, TrainingError, runtime_message
+from relbo.train.feed import Part
 from relbo.train.log import MetricsLog
 from relbo.train.loop import Chunk, TrainState
 from relbo.train.starving import watch
@@ -56,7 +57,6 @@ class OpenRun:
         self._mesh = mesh
         self.best: Pair = state.pair
         self.counters = Counters()
-        self.order: Any = None
         self._warned = False
         self._directory = directory
         self._saved: int | None = None
@@ -95,15 +95,15 @@ class OpenRun:
                 self._directory.checkpoints.set_aside(step)
             warnings.warn(f"{error} Going on from step {self._saved}.", RunWarning, stacklevel=3)
 
-    def compile(self, chunk: Any, data: PyTree) -> None:
+    def compile(self, chunk: Any, part: Part) -> None:
         """Compiles a chunk, by taking no step; what is wrong with model and estimator shows here."""
         zero = jnp.asarray(0, jnp.int32)
-        jax.block_until_ready(chunk(self.state, data, self.order, zero, zero))
+        jax.block_until_ready(chunk(self.state, part.data, part.order, zero, zero))
 
-    def advance(self, chunk: Any, data: PyTree, first: int, count: int) -> dict[str, Any]:
+    def advance(self, chunk: Any, part: Part, count: int) -> dict[str, Any]:
         """Takes `count` steps and reports on them."""
         step = int(self.state.step)
-        args = (data, self.order, jnp.asarray(first, jnp.int32), jnp.asarray(count, jnp.int32))
+        args = (part.data, part.order, jnp.asarray(part.first, jnp.int32), jnp.asarray(count, jnp.int32))
         start = time.perf_counter()
         try:
             state, report = jax.block_until_ready(chunk(self.state, *args))
