@@ -35,7 +35,7 @@ from relbo.train.optimizers import as_optimizer
 from relbo.train.sealed import array_digest
 from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
 from relbo.train.signals import stop_requests
-from relbo.train.together import Together
+from relbo.train.together import Together, loss_of_a_process
 from relbo.types import Pair
 
 
@@ -218,6 +218,7 @@ def fit(
             stack.callback(directory.close)
         run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory, layout.mesh)
         asked = stack.enter_context(stop_requests())
+        stack.enter_context(loss_of_a_process(run.safe))
         shown = stack.enter_context(
             _progress_bar(total, int(run.state.step), wanted=progress if together.is_writer else False)
         )

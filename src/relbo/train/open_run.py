@@ -21,7 +21,6 @@ from relbo.train.feed import Part
 from relbo.train.log import MetricsLog
 from relbo.train.loop import Chunk, TrainState
 from relbo.train.starving import watch
-from relbo.train.together import is_loss_of_a_process, loss_message
 from relbo.types import Pair
 
 SCALE_LOST = 1e4
@@ -109,10 +108,6 @@ class OpenRun:
             state, report = jax.block_until_ready(chunk(self.state, *args))
         except eqx.EquinoxRuntimeError as error:
             self._stop(f"between steps {step} and {step + count}", runtime_message(error))
-        except jax.errors.JaxRuntimeError as error:
-            if not is_loss_of_a_process(error):
-                raise
-            self._stop(f"between steps {step} and {step + count}", loss_message(error))
         self.counters.seconds += time.perf_counter() - start
         self._refuse_fault(step + int(report.num_steps), report)
         self.state = state

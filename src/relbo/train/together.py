@@ -8,13 +8,14 @@ none waits for another for ever.
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-from relbo.train.errors import first_line
+from relbo.train.errors import TrainingError, first_line
 from relbo.train.layout import Layout
 
 PATIENCE = 1_800
@@ -130,17 +131,28 @@ class Together:
         return result
 
 
-def is_loss_of_a_process(error: BaseException) -> bool:
-    """Whether an error of the runtime says that another process is gone."""
-    text = str(error)
-    return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and any(
-        word in text for word in ("Gloo", "Connection closed", "coordination", "NCCL", "heartbeat", "peer")
-    )
+@contextmanager
+def loss_of_a_process(safe: Callable[[], str]) -> Iterator[None]:
+    """Says in one sentence that another process is gone, wherever the runtime noticed it.
+
+    Args:
+        safe: what to add, such as which checkpoint is whole.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not _is_loss(cause):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise TrainingError(
+            f"training stopped: another process of the run ended or cannot be reached ({first_line(cause)}). {safe()} "
+            "Start all processes again with --resume, on as many devices as you like."
+        ) from error
 
 
-def loss_message(error: BaseException) -> str:
-    """The sentence about it."""
-    return (
-        f"another process of the run ended or cannot be reached ({first_line(error)}). Start all processes again with "
-        "--resume, on as many devices as you like."
-    )
+def _is_loss(error: BaseException) -> bool:
+    signs = ("Gloo", "Connection closed", "coordination service", "NCCL", "heartbeat", "by peer")
+    is_runtimes = isinstance(error, jax.errors.JaxRuntimeError | ValueError)  # some come out of JAX as the latter
+    return is_runtimes and any(sign in str(error) for sign in signs)

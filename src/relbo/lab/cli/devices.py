@@ -1,6 +1,7 @@
 """Options of commands that run on several devices, and how they start JAX."""
 
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -52,6 +53,8 @@ def start_devices(
         return as_mesh(devices, "--devices")
     if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
         raise ValueError(f"--process-id must be from 0 to {num_processes - 1}, got {process_id}.")
+    if "--debug" not in sys.argv:
+        _watch_the_runtime()
     try:
         jax.distributed.initialize(
             coordinator,
@@ -69,6 +72,37 @@ def start_devices(
     return as_mesh(len(jax.devices()), "the devices of all processes")
 
 
+CHATTER = r"[WEIF][0-9]{4} |    @ |[*]{3} |Additional GRPC error|:UNKNOWN|\\[Gloo\\]|RPC: /"
+"""How lines begin that the runtime writes about its own business."""
+SAID = "relbo-said-why"
+WATCH = """
+import re, sys
+said, died = False, False
+for line in sys.stdin:
+    said |= line.startswith(sys.argv[1])
+    died |= "Terminating process because the JAX distributed service" in line
+    if not line.startswith(sys.argv[1]) and not re.match(sys.argv[2], line):
+        print(line, end="", file=sys.stderr, flush=True)
+if died and not said:
+    print("relbo: error: another process of the run ended or cannot be reached, so this one ended too: start all again "
+          "with --resume, on as many devices as you like.", file=sys.stderr)
+"""
+"""A process of its own: what the runtime does when it gives up ends the process that could have said so."""
+
+
+def _watch_the_runtime() -> None:
+    """Lets a watcher read what the runtime writes to the terminal, and say in one sentence that it gave up."""
+    terminal = os.dup(2)
+    reader, writer = os.pipe()
+    subprocess.Popen(
+        [sys.executable, "-S", "-c", WATCH, SAID, CHATTER], stdin=reader, stderr=terminal, start_new_session=True
+    )
+    os.close(reader)
+    os.dup2(writer, 2)
+    os.close(writer)
+    sys.stderr = os.fdopen(terminal, "w", buffering=1)
+
+
 def leave(code: int) -> None:
     """Ends a process of several at once: JAX would wait, at exit, for the others, which wait for this one."""
     jax = sys.modules.get("jax")
@@ -76,6 +110,8 @@ def leave(code: int) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
+    if "--debug" not in sys.argv:
+        os.write(2, f"{SAID}\n".encode())
     if jax.process_index() == 0:
         time.sleep(LAST_WORDS)
     os._exit(code)
