@@ -36,7 +36,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
-LONG = ("test_killed_and_interrupted_runs_go_on", "test_blocks_run", "test_no_fault_in_a_few_cases")
+LONG = (
+    "test_two_processes_are_one_run",
+    "test_killed_and_interrupted_runs_go_on",
+    "test_blocks_run",
+    "test_no_fault_in_a_few_cases",
+)
 """Cases that take long by themselves: they come first, so that no worker waits for them at the end."""
 
 
