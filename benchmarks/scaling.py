@@ -1,0 +1,129 @@
+"""How training scales from one core to two: one process of one core against two of one core each.
+
+    python benchmarks/scaling.py --data binarized-mnist --layers 200-200-200 --batch-size 400 --steps 60 --rounds 5
+
+Every process is bound to a core of its own (`sched_setaffinity`). Strong scaling: the same global batch on one and on
+two; weak scaling: twice the batch on two. Also two devices in one process, which shares both cores. Seconds are those
+that the run itself counts for its steps, compilation and validation left out; each figure is a median over rounds, in
+which the kinds take turns. Prints a table, and JSON with --json.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+KINDS = {
+    "one process": (1, 1, 1),
+    "two processes": (2, 1, 1),
+    "two processes, twice the batch": (2, 1, 2),
+    "two devices in one process": (1, 2, 1),
+}
+"""Processes, devices of each, and factor of the batch."""
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def words(arguments: argparse.Namespace, out: Path, processes: int, devices: int, factor: int) -> list[str]:
+    """The command line that all processes of a run share."""
+    line = [sys.executable, "-m", "relbo", "train", "--data", arguments.data, "--layers", arguments.layers]
+    line += ["--num-samples", "2", "--num-proposals", "6", "--threshold", "quantile:0.9", "--warmup-epochs", "0"]
+    line += ["--num-draws", "20", "--refresh-epochs", "1000", "--valid-every", "1000000", "--epochs", "1000000"]
+    line += ["--batch-size", str(arguments.batch_size * factor), "--shards", "2", "--log-every", str(arguments.steps)]
+    line += ["--checkpoint-every", "1000000", "--quiet", "--out", str(out)]
+    line += ["--compilation-cache", str(arguments.cache)]
+    if devices > 1:
+        line += ["--devices", str(devices)]
+    if processes > 1:
+        line += ["--distributed", "--coordinator", f"localhost:{free_port()}", "--num-processes", str(processes)]
+    return line
+
+
+def seconds_per_step(arguments: argparse.Namespace, kind: str) -> float:
+    """Of the second record on; the first pays for caches and, at the start, thresholds."""
+    processes, devices, factor = KINDS[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        line = words(arguments, out, processes, devices, factor)
+        running = []
+        for i in range(processes):
+            cores = {i} if devices == 1 else {0, 1}
+            numbered = [*line, "--process-id", str(i)] if processes > 1 else line
+            running.append(
+                subprocess.Popen(
+                    numbered,
+                    preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores),
+                    stdout=subprocess.DEVNULL,
+                )
+            )
+        records = watch(out / "metrics.jsonl", 1 + arguments.records, running)
+    return (records[-1]["seconds"] - records[0]["seconds"]) / (records[-1]["step"] - records[0]["step"])
+
+
+def watch(log: Path, count: int, running: list[subprocess.Popen]) -> list[dict]:
+    """Waits for records, then asks the processes to stop."""
+    lines: list[str] = []
+    try:
+        while len(lines) < count:
+            lines = log.read_text().splitlines() if log.exists() else []
+            for process in running:
+                try:
+                    process.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+                if len(lines) < count:
+                    raise RuntimeError(f"a process ended with {process.returncode} before {count} records.")
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(60)
+    return [json.loads(line) for line in lines]
+
+
+def main() -> None:
+    """Measures, and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--layers", default="200-200-200")
+    parser.add_argument("--batch-size", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=20, help="of a record")
+    parser.add_argument("--records", type=int, default=4, help="that are timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "relbo-scaling-cache")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(arguments.rounds):
+        for kind in KINDS:
+            found[kind].append(seconds_per_step(arguments, kind))
+            print(f"{kind}: {found[kind][-1] * 1e3:.1f} ms", file=sys.stderr, flush=True)
+    median = {kind: statistics.median(values) for kind, values in found.items()}
+    one = median["one process"]
+    result = {
+        "seconds_per_step": found,
+        "strong_scaling": one / median["two processes"],
+        "weak_scaling": one / median["two processes, twice the batch"],
+        "strong_scaling_devices": one / median["two devices in one process"],
+    }
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return
+    for kind, values in found.items():
+        print(f"{kind:32} {' '.join(f'{value * 1e3:7.1f}' for value in values)} ms/step")
+    print(f"strong scaling, 1 -> 2 processes {result['strong_scaling']:.2f}; weak {result['weak_scaling']:.2f}")
+    print(f"two devices in one process       {result['strong_scaling_devices']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
