@@ -1,11 +1,11 @@
 """How training scales from one core to two: one process of one core against two of one core each.
 
-    python benchmarks/scaling.py --data binarized-mnist --layers 200-200-200 --batch-size 400 --steps 60 --rounds 5
+    python benchmarks/scaling.py --data binarized-mnist --layers 200-200-200 --batch-size 400 --rounds 3
 
 Every process is bound to a core of its own (`sched_setaffinity`). Strong scaling: the same global batch on one and on
-two; weak scaling: twice the batch on two. Also two devices in one process, which shares both cores. Seconds are those
-that the run itself counts for its steps, compilation and validation left out; each figure is a median over rounds, in
-which the kinds take turns. Prints a table, and JSON with --json.
+two; weak scaling: twice the batch on two. Also two and four devices in one process, which has both cores. Seconds are
+those that the run itself counts for its steps, compilation and validation left out; each figure is a median over
+rounds, in which the kinds take turns. Prints a table, and JSON with --json.
 """
 
 import argparse
@@ -23,6 +23,7 @@ KINDS = {
     "two processes": (2, 1, 1),
     "two processes, twice the batch": (2, 1, 2),
     "two devices in one process": (1, 2, 1),
+    "four devices in one process": (1, 4, 1),
 }
 """Processes, devices of each, and factor of the batch."""
 
@@ -39,7 +40,7 @@ def words(arguments: argparse.Namespace, out: Path, processes: int, devices: int
     line = [sys.executable, "-m", "relbo", "train", "--data", arguments.data, "--layers", arguments.layers]
     line += ["--num-samples", "2", "--num-proposals", "6", "--threshold", "quantile:0.9", "--warmup-epochs", "0"]
     line += ["--num-draws", "20", "--refresh-epochs", "1000", "--valid-every", "1000000", "--epochs", "1000000"]
-    line += ["--batch-size", str(arguments.batch_size * factor), "--shards", "2", "--log-every", str(arguments.steps)]
+    line += ["--batch-size", str(arguments.batch_size * factor), "--shards", "4", "--log-every", str(arguments.steps)]
     line += ["--checkpoint-every", "1000000", "--quiet", "--out", str(out)]
     line += ["--compilation-cache", str(arguments.cache)]
     if devices > 1:
@@ -114,7 +115,8 @@ def main() -> None:
         "seconds_per_step": found,
         "strong_scaling": one / median["two processes"],
         "weak_scaling": one / median["two processes, twice the batch"],
-        "strong_scaling_devices": one / median["two devices in one process"],
+        "two_devices": one / median["two devices in one process"],
+        "four_devices": one / median["four devices in one process"],
     }
     if arguments.json:
         print(json.dumps(result, indent=2))
@@ -122,7 +124,7 @@ def main() -> None:
     for kind, values in found.items():
         print(f"{kind:32} {' '.join(f'{value * 1e3:7.1f}' for value in values)} ms/step")
     print(f"strong scaling, 1 -> 2 processes {result['strong_scaling']:.2f}; weak {result['weak_scaling']:.2f}")
-    print(f"two devices in one process       {result['strong_scaling_devices']:.2f}")
+    print(f"in one process, two devices {result['two_devices']:.2f}; four {result['four_devices']:.2f}")
 
 
 if __name__ == "__main__":
