@@ -128,7 +128,9 @@ def strike(run: Run, total: int, number: int, kills: int, rng: random.Random) ->
     begin = time.monotonic()
     is_early = number % 10 == 1
     target = first + rng.uniform(0.0, 1.2 * (total - first) / (kills - number + 1))
-    patience = rng.uniform(0.0, 4.0) if is_early else float("inf")
+    # a process that has not joined the others yet is waited for, for minutes: it might only be late
+    joined = 5.0 if run.processes > 1 else 0.0
+    patience = joined + rng.uniform(0.0, 4.0) if is_early else float("inf")
     seeks_write = number % SHARE_DURING_WRITES == 0
     while time.monotonic() - begin < patience:
         if any(os.waitpid(process, os.WNOHANG)[0] for process in processes):

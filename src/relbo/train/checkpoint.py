@@ -210,7 +210,7 @@ class Checkpoints:
             )
         )
         digests = self._digests(
-            {item: {name: found[item][name] for name in named} for item, named in like.items()}, whole["parts"]
+            {item: {name: found[item][name] for name in named} for item, named in like.items()}, whole.get("parts", 1)
         )
         for item, hashes in digests.items():
             for name, digest in hashes.items():

@@ -84,8 +84,8 @@ for line in sys.stdin:
     if not line.startswith(sys.argv[1]) and not re.match(sys.argv[2], line):
         print(line, end="", file=sys.stderr, flush=True)
 if died and not said:
-    print("relbo: error: another process of the run ended or cannot be reached, so this one ended too: start all again "
-          "with --resume, on as many devices as you like.", file=sys.stderr)
+    print("relbo: error: another process of the run ended, never joined or cannot be reached, so this one ended too: start all "
+          "again with --resume, on as many devices as you like.", file=sys.stderr)
 """
 """A process of its own: what the runtime does when it gives up ends the process that could have said so."""
 
