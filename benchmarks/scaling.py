@@ -19,13 +19,14 @@ import tempfile
 from pathlib import Path
 
 KINDS = {
-    "one process": (1, 1, 1),
-    "two processes": (2, 1, 1),
-    "two processes, twice the batch": (2, 1, 2),
-    "two devices in one process": (1, 2, 1),
-    "four devices in one process": (1, 4, 1),
+    "one process": (1, 1, 1, 1),
+    "one process, two shards": (1, 1, 1, 2),
+    "two processes": (2, 1, 1, 2),
+    "two processes, twice the batch": (2, 1, 2, 2),
+    "two devices in one process": (1, 2, 1, 2),
+    "four devices in one process": (1, 4, 1, 4),
 }
-"""Processes, devices of each, and factor of the batch."""
+"""Processes, devices of each, factor of the batch, and shards."""
 
 
 def free_port() -> int:
@@ -35,12 +36,20 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def words(arguments: argparse.Namespace, out: Path, processes: int, devices: int, factor: int) -> list[str]:
+def words(arguments: argparse.Namespace, out: Path, kind: tuple[int, ...]) -> list[str]:
     """The command line that all processes of a run share."""
+    processes, devices, factor, shards = kind
     line = [sys.executable, "-m", "relbo", "train", "--data", arguments.data, "--layers", arguments.layers]
     line += ["--num-samples", "2", "--num-proposals", "6", "--threshold", "quantile:0.9", "--warmup-epochs", "0"]
     line += ["--num-draws", "20", "--refresh-epochs", "1000", "--valid-every", "1000000", "--epochs", "1000000"]
-    line += ["--batch-size", str(arguments.batch_size * factor), "--shards", "4", "--log-every", str(arguments.steps)]
+    line += [
+        "--batch-size",
+        str(arguments.batch_size * factor),
+        "--shards",
+        str(shards),
+        "--log-every",
+        str(arguments.steps),
+    ]
     line += ["--checkpoint-every", "1000000", "--quiet", "--out", str(out)]
     line += ["--compilation-cache", str(arguments.cache)]
     if devices > 1:
@@ -52,10 +61,10 @@ def words(arguments: argparse.Namespace, out: Path, processes: int, devices: int
 
 def seconds_per_step(arguments: argparse.Namespace, kind: str) -> float:
     """Of the second record on; the first pays for caches and, at the start, thresholds."""
-    processes, devices, factor = KINDS[kind]
+    processes, devices, *_ = KINDS[kind]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        line = words(arguments, out, processes, devices, factor)
+        line = words(arguments, out, KINDS[kind])
         running = []
         for i in range(processes):
             cores = {i} if devices == 1 else {0, 1}
