@@ -1,8 +1,9 @@
 #!/bin/bash
 # One relbo run on several nodes of a SLURM cluster, one process for each GPU:
 #     sbatch deploy/slurm.sh
-# The same line starts it and goes on with it: --resume begins a run where there is none. A job that loses a node, or
-# its time, is put back into the queue and goes on from the last checkpoint, on as many nodes as it gets.
+# The same line starts it and goes on with it: --resume begins a run where there is none. A job that loses a node, or is
+# preempted, is put back into the queue and goes on from the last checkpoint. One whose time is up is told so two minutes
+# before, and saves; submit it again.
 #SBATCH --job-name=relbo
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4

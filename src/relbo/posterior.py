@@ -266,7 +266,8 @@ def posterior(
     for found in map_blocks(_draw_block, as_mesh(mesh, "posterior: mesh"), fixed, _blocks(key, x, total, size)):
         keep = min(size, total - size * len(parts))
         most = num_kept(bytes_of(found["proposals"]), total, settings.num_draws + budget)
-        found["proposals"] = jax.tree.map(lambda v, most=most: v[:, :most], found["proposals"])
+        # copied: a part would keep the whole in memory
+        found["proposals"] = jax.tree.map(lambda v, most=most: v[:, :most].copy(), found["proposals"])
         parts.append(jax.tree.map(lambda v, keep=keep: v[:keep], found))
         if on_progress is not None:
             on_progress(keep)

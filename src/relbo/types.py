@@ -27,7 +27,8 @@ class Batch(NamedTuple):
     x: PyTree[Shaped[Array, "b ..."]]
     """Observations; every leaf has the batch as its first axis."""
     index: Int[Array, " b"]  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
-    """Row of each observation in the dataset, in [0, num_data)."""
+    """Row of each observation in the dataset, in [0, num_data); where a trainer has split it into shards, the place in
+    the part of the estimator's state that it hands over."""
 
 
 class Pair(eqx.Module):

@@ -1,5 +1,7 @@
 """Shards of rows, on any number of devices and in any number of processes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,10 +56,50 @@ def test_bad_splits_are_refused(settings, message):
 def test_what_belongs_to_rows_is_found_by_its_length():
     pair = relbo.sbn(jax.random.key(0), (7,), jnp.full(7, 0.5))  # as many units as rows: no length can be mistaken
     for estimator, expected in ((relbo.VRS(2, threshold=relbo.Rate(0.5)), 8), (relbo.NVIL(2), 0), (relbo.RLOO(2), 0)):
-        of_rows = is_of_rows(estimator, jax.random.key(0), pair, 7)
+        of_rows = is_of_rows(estimator, jax.random.key(0), pair, Layout(14, 2))
         assert sum(jax.tree.leaves(of_rows)) == expected
     state = init_estimator(relbo.VRS(2, threshold=relbo.Rate(0.5)), jax.random.key(0), pair, Layout(14, 2))
     assert state.thresholds.value.shape == (14,) and int(state.thresholds.num_data) == 7
+
+
+class Odd(relbo.AbstractEstimator):
+    """RLOO that keeps what it is told to."""
+
+    keep: str
+    bound, unbiased, needs, paper = relbo.ELBO(), True, relbo.Needs.DRAWS, ""
+
+    def init(self, key, pair, num_data):
+        kept = {
+            "columns": jnp.zeros((2, num_data)),
+            "double": jnp.zeros(2 * num_data),
+            "slots": jnp.zeros(1 + num_data // 4),
+            "key": key,
+            "text": "a text",
+            "visits": jnp.zeros(num_data),
+        }
+        return {"inner": relbo.RLOO(2).init(key, pair, num_data), "kept": kept[self.keep]}
+
+    def estimate(self, key, pair, state, batch):
+        gradient, inner, info = relbo.RLOO(2).estimate(key, pair, state["inner"], batch)
+        kept = state["kept"].at[batch.index].add(1) if self.keep == "visits" else state["kept"]
+        return gradient, {"inner": inner, "kept": kept}, info
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"), [("columns", "(2, 10)"), ("double", "(20,)"), ("slots", "(3,)"), ("key", "key")]
+)
+def test_states_that_cannot_be_split_are_refused(keep, message):
+    pair = relbo.sbn(jax.random.key(0), (2,), jnp.full(3, 0.5))
+    with pytest.raises(ValueError, match=f"(?s)split into shards must keep.*{re.escape(message)}"):
+        relbo.fit(pair, Odd(keep), jnp.zeros((40, 3)), num_epochs=1, batch_size=8, shards=4)
+
+
+@pytest.mark.parametrize("keep", ["visits", "text"])
+def test_states_of_ones_own_are_split(keep):
+    pair = relbo.sbn(jax.random.key(0), (2,), jnp.full(3, 0.5))
+    result = relbo.fit(pair, Odd(keep), jnp.zeros((40, 3)), num_epochs=2, batch_size=8, shards=4)
+    kept = result.state.estimator_state["kept"]
+    assert kept == "a text" if keep == "text" else kept.tolist() == [2.0] * 40
 
 
 def test_the_sum_over_shards_is_that_of_a_tree():

@@ -63,7 +63,7 @@ def fill(skeleton: PyTree, arrays: dict[str, Any]) -> PyTree:
         if not _is_array(leaf):
             return leaf
         value, like = arrays[jax.tree_util.keystr(path)], _words(leaf)
-        if isinstance(like, jax.Array) and len(like.sharding.device_set) > 1:
+        if isinstance(like, jax.Array) and isinstance(like.sharding, jax.sharding.NamedSharding):
             value = jax.device_put(value, like.sharding)  # nothing is moved if it is there already
         value = jnp.asarray(value)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -15,6 +15,8 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from relbo._check import shortened
 from relbo._disk import PART, naming
 from relbo.train.checkpoint import Checkpoints
@@ -112,6 +114,11 @@ class RunDirectory:
         self._config = config
         self._lock: WriterLock | None = None
         self.together = together
+        if together.count < jax.process_count():
+            raise ValueError(
+                f"{jax.process_count()} processes were joined, and a run directory is written by all of them: give a "
+                "mesh of all devices, jax.devices(), or out=None."
+            )
         self.is_new, description = together.told(lambda: self._claim(identity, estimator, resume=resume))
         self.description = Description(*description)
         self.checkpoints = Checkpoints(path / CHECKPOINTS, self.description.name, together=together, parts=parts)

@@ -86,11 +86,19 @@ def source_of(data: Dataset | PyTree, valid: PyTree | None = None) -> Source:
         held_out = data.valid if valid is None else valid
         return Source(data.train, held_out, transform, data.fingerprint)
     num_datapoints(data, "fit: data")
-    train = jax.tree.map(jnp.asarray, data)
+    train = jax.tree.map(_canonical, data)
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(train):
         digest.update(f"{leaf.dtype}{leaf.shape}".encode() + np.asarray(leaf).tobytes())
     return Source(train, valid, lambda key, rows: rows, digest.hexdigest())
+
+
+def _canonical(leaf: Any) -> Any:
+    # on the host what is on the host: where rows are split no device has room for all
+    if isinstance(leaf, jax.Array):
+        return leaf
+    found = np.asarray(leaf)
+    return found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
 
 
 def _as_float(key: jax.Array, rows: PyTree) -> PyTree:
@@ -197,18 +205,21 @@ def fit(
         **({"shards": layout.num_shards} if layout.num_shards > 1 else {}),
     }
     together = Together(layout)
-    together.refuse_others(
-        {
-            "version of relbo": __version__,
-            "data": source.fingerprint,
-            "settings": [identity, num_epochs, valid_bound, valid_every, patience, checkpoint_every, log_every, config],
-            "directory": str(out),
-            "parameters": [array_digest(np.asarray(leaf)) for leaf in jax.tree.leaves(eqx.filter(pair, eqx.is_array))],
-        }
-    )
+    limits = (num_epochs, valid_bound, valid_every, patience, max_seconds, checkpoint_every, log_every)
+    with loss_of_a_process():
+        together.wait()
+        together.refuse_others(
+            {
+                "version of relbo": __version__,
+                "data": source.fingerprint,
+                "settings": [identity, limits, config],
+                "directory": str(out),
+                "parameters": digests(pair),
+            }
+        )
     from_disk, per_step = isinstance(source.train, RowFiles), batch_size // layout.num_shards
     settings = Settings(estimator, optimizer, source.transform, batch_size, in_order=from_disk)
-    chunk = make_chunk_on(layout, settings, is_of_rows(estimator, key_init, pair, layout.places))
+    chunk = make_chunk_on(layout, settings, is_of_rows(estimator, key_init, pair, layout))
     with ExitStack() as stack:
         directory = None
         if out is not None:
@@ -219,6 +230,7 @@ def fit(
         run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory, layout.mesh)
         asked = stack.enter_context(stop_requests())
         stack.enter_context(loss_of_a_process(run.safe))
+        first = int(run.state.step)
         shown = stack.enter_context(
             _progress_bar(total, int(run.state.step), wanted=progress if together.is_writer else False)
         )
@@ -253,6 +265,8 @@ def fit(
                 feed.expect(visit_from(stop))
             record = run.advance(chunk, part, visit.num_steps)
             run.counters.seconds, signal = together.agreed(run.counters.seconds, asked.number)
+            if step == first:  # optimisers are functions, which can only be compared by what they do
+                together.refuse_others({"parameters after its first steps": digests(run.state.pair)})
             record["epoch"] = int(run.state.step) / per_epoch
             is_due = stop % (per_epoch * valid_every) == 0 or is_time_up()  # what time allowed is to be judged whole
             if is_due and source.valid is not None:
@@ -265,6 +279,11 @@ def fit(
         run.save()
         together.wait()
         return _result(run, signal, is_finished=int(run.state.step) >= total, is_time_up=is_time_up())
+
+
+def digests(tree: PyTree) -> list[str]:
+    """Hashes of the arrays of a tree, of which every process has a copy."""
+    return [array_digest(np.asarray(leaf)) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
 
 
 def _result(run: OpenRun, signal: int | None, *, is_finished: bool, is_time_up: bool) -> FitResult:

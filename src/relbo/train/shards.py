@@ -38,14 +38,37 @@ from relbo.train.loop import (
 from relbo.types import Pair
 
 
-def is_of_rows(estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, num_rows: int) -> PyTree:
-    """Which arrays of an estimator's state have a place for every row: those whose length follows that number."""
-    few, more = (eqx.filter_eval_shape(estimator.init, key, pair, num_rows + extra) for extra in (0, 1))
-    return jax.tree.map(lambda a, b: _shape(a) != _shape(b), few, more)
+def is_of_rows(estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, layout: Layout) -> PyTree:
+    """Which arrays of an estimator's state have a place for every row: those as long as there are rows, however many.
 
+    Raises:
+        ValueError: the state cannot be split into shards.
+    """
+    sizes = (layout.places, layout.places + 1, 5 * layout.places + 7)
+    states = [eqx.filter_eval_shape(estimator.init, key, pair, size) for size in sizes]
 
-def _shape(leaf: Any) -> Any:
-    return getattr(leaf, "shape", None)
+    def of_rows(*leaves: Any) -> bool:
+        shapes = [getattr(leaf, "shape", None) for leaf in leaves]
+        if len(set(shapes)) == 1:
+            return False
+        own = [shape is not None and shape[:1] == (size,) for shape, size in zip(shapes, sizes, strict=True)]
+        rest = {None if shape is None else shape[1:] for shape in shapes}
+        if layout.num_shards > 1 and not (all(own) and len(rest) == 1):
+            raise ValueError(
+                f"an estimator whose rows are split into shards must keep, of each array, one entry per row along its "
+                f"first axis, or one array for all rows: {type(estimator).__name__} has one of shape {shapes[0]} for "
+                f"{sizes[0]} rows; train it with shards=1."
+            )
+        return True
+
+    if layout.num_shards > 1:
+        for leaf in jax.tree.leaves(states[0]):
+            if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                raise ValueError(
+                    f"an estimator whose rows are split into shards must keep no random key in its state, as "
+                    f"{type(estimator).__name__} does: `estimate` is given one for each shard; or train with shards=1."
+                )
+    return jax.tree.map(of_rows, *states)
 
 
 def init_state_on(
@@ -66,7 +89,7 @@ def init_estimator(estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, 
     """The estimator's state: a place for each place of the layout, and what one shard's rows have in common."""
     if not layout.is_split:
         return estimator.init(key, pair, layout.num_rows)
-    of_rows = is_of_rows(estimator, key, pair, layout.places)
+    of_rows = is_of_rows(estimator, key, pair, layout)
 
     def init(key: PRNGKeyArray, pair: Pair) -> Any:
         rows = estimator.init(key, pair, layout.num_shards * layout.places)
@@ -93,6 +116,11 @@ def init_estimator(estimator: AbstractEstimator, key: PRNGKeyArray, pair: Pair, 
     return eqx.combine(made, static)
 
 
+def of_arrays(of_rows: PyTree, state: Any) -> PyTree:
+    """What `is_of_rows` says of those leaves that are arrays; None for the others."""
+    return jax.tree.map(lambda yes, leaf: yes if eqx.is_array(leaf) else None, of_rows, state)
+
+
 def sharded_step(settings: Settings, layout: Layout, of_rows: PyTree) -> Step:
     """The step of one device, inside `jax.shard_map` if there is a mesh."""
     size, shards = settings.batch_size // layout.num_shards, layout.shards_per_device
@@ -100,6 +128,8 @@ def sharded_step(settings: Settings, layout: Layout, of_rows: PyTree) -> Step:
     def step(state: TrainState, data: PyTree, order: Array, at: Array) -> tuple[TrainState, dict[str, Any], Fault]:
         first = jnp.asarray(0, jnp.int32) if layout.mesh is None else jax.lax.axis_index(ROWS) * shards
         key = step_key(state)
+        remembered, static = eqx.partition(state.estimator_state, eqx.is_array)
+        mask = of_arrays(of_rows, state.estimator_state)
         index = jax.lax.dynamic_slice(order, (jnp.zeros_like(at), at), (shards, size))
 
         def one(shard: Array) -> Any:
@@ -113,27 +143,29 @@ def sharded_step(settings: Settings, layout: Layout, of_rows: PyTree) -> Step:
                 return leaf[start + index_here]
 
             rows = jax.tree.map(fetch, data)
-            mine = jax.tree.map(lambda yes, leaf: leaf[own] if yes else leaf, of_rows, state.estimator_state)
+            mine = jax.tree.map(lambda yes, leaf: leaf[own] if yes else leaf, mask, remembered)
             key_here = key if layout.num_shards == 1 else jax.random.fold_in(key, first + shard)
             # barriers: where a device has one shard XLA removes the loop over shards, and would then compile
             # what is inside together with what is outside, and round differently
             rows, mine, key_words = jax.lax.optimization_barrier((rows, mine, jax.random.key_data(key_here)))
             key_here = jax.random.wrap_key_data(key_words, impl=jax.random.key_impl(key_here))
+            mine = eqx.combine(mine, static)
             found = estimate_rows(settings, key_here, state.pair, mine, rows, jnp.arange(size, dtype=index.dtype))
             number = jnp.sum(found.info.valid)
             weighed = jax.tree.map(lambda g: g * number.astype(g.dtype), found.grads)
             report = summary(found.info)
-            return jax.lax.optimization_barrier((weighed, found.estimator_state, report, found.fault))
+            learned = eqx.filter(found.estimator_state, eqx.is_array)  # what is no array does not change
+            return jax.lax.optimization_barrier((weighed, learned, report, found.fault))
 
         grads, states, report, fault = jax.lax.map(one, jnp.arange(shards, dtype=jnp.int32))
         put_back = (jnp.arange(shards, dtype=index.dtype)[:, None] * layout.places + index).reshape(-1)
         new = jax.tree.map(
             lambda yes, old, new: old.at[put_back].set(new.reshape(-1, *new.shape[2:])) if yes else old,
-            of_rows,
-            state.estimator_state,
+            mask,
+            remembered,
             states,
         )
-        common = jax.tree.map(lambda yes, leaf: None if yes else leaf, of_rows, states)
+        common = jax.tree.map(lambda yes, leaf: None if yes else leaf, mask, states)
         numbers = eqx.filter((grads, report, common), eqx.is_inexact_array)
         counts = eqx.filter(common, eqx.is_inexact_array, inverse=True)
         grads, report, means = sum_over_shards(numbers, layout)
@@ -143,7 +175,7 @@ def sharded_step(settings: Settings, layout: Layout, of_rows: PyTree) -> Step:
         grads = jax.tree.map(lambda g: g / number.astype(g.dtype), grads)
         report["extra"] = {name: value / layout.num_shards for name, value in report["extra"].items()}
         means = jax.tree.map(lambda v: v / layout.num_shards, means)
-        new = eqx.combine(means, counts, new)  # what all rows share, and beside it the rows
+        new = eqx.combine(means, counts, new, static)  # what all rows share, and beside it the rows
         return ascend(settings.optimizer, state, grads, new), report, fault
 
     return step
@@ -204,7 +236,9 @@ def make_chunk_on(layout: Layout, settings: Settings, of_rows: PyTree) -> Callab
         specs: Any = TrainState(
             pair=EVERYWHERE,  # type: ignore[arg-type]
             opt_state=EVERYWHERE,
-            estimator_state=jax.tree.map(lambda yes: SPLIT if yes else EVERYWHERE, of_rows),
+            estimator_state=jax.tree.map(
+                lambda yes: SPLIT if yes else EVERYWHERE, of_arrays(of_rows, state.estimator_state)
+            ),
             key=EVERYWHERE,  # type: ignore[arg-type]
             step=EVERYWHERE,  # type: ignore[arg-type]
         )

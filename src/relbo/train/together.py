@@ -37,6 +37,8 @@ class Together:
             raise ValueError(
                 f"the mesh must have devices of all {jax.process_count()} processes, or of one alone; got {self.count}."
             )
+        if devices and jax.process_index() not in {device.process_index for device in devices}:
+            raise ValueError("the mesh has no device of this process: give one of all devices, jax.devices().")
         self.is_writer = self.count == 1 or jax.process_index() == 0
         self._barriers = 0
 
@@ -132,7 +134,7 @@ class Together:
 
 
 @contextmanager
-def loss_of_a_process(safe: Callable[[], str]) -> Iterator[None]:
+def loss_of_a_process(safe: Callable[[], str] = lambda: "Nothing was written yet.") -> Iterator[None]:
     """Says in one sentence that another process is gone, wherever the runtime noticed it.
 
     Args:

@@ -1,6 +1,7 @@
 """Options of commands that run on several devices, and how they start JAX."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -51,8 +52,13 @@ def start_devices(
         jax.config.update("jax_num_cpu_devices", devices)
     if not distributed:
         return as_mesh(devices, "--devices")
+    if coordinator is not None and not re.fullmatch(r".+:[0-9]{1,5}", coordinator):
+        raise ValueError(f"--coordinator must be HOST:PORT, got {coordinator!r}.")
+    if num_processes is not None and num_processes < 1:
+        raise ValueError(f"--num-processes must be an integer >= 1, got {num_processes}.")
     if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
         raise ValueError(f"--process-id must be from 0 to {num_processes - 1}, got {process_id}.")
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
     if "--debug" not in sys.argv:
         _watch_the_runtime()
     try:
@@ -72,7 +78,7 @@ def start_devices(
     return as_mesh(len(jax.devices()), "the devices of all processes")
 
 
-CHATTER = r"[WEIF][0-9]{4} |    @ |[*]{3} |Additional GRPC error|:UNKNOWN|\\[Gloo\\]|RPC: /"
+CHATTER = r"[WEIF][0-9]{4} |    @ |[*]{3} |Additional GRPC error|:UNKNOWN|[\[]Gloo|RPC: /"
 """How lines begin that the runtime writes about its own business."""
 SAID = "relbo-said-why"
 WATCH = """
@@ -84,8 +90,8 @@ for line in sys.stdin:
     if not line.startswith(sys.argv[1]) and not re.match(sys.argv[2], line):
         print(line, end="", file=sys.stderr, flush=True)
 if died and not said:
-    print("relbo: error: another process of the run ended, never joined or cannot be reached, so this one ended too: start all "
-          "again with --resume, on as many devices as you like.", file=sys.stderr)
+    print("relbo: error: another process of the run ended, never joined or cannot be reached, so this one ended too: "
+          "start all again with --resume, on as many devices as you like.", file=sys.stderr)
 """
 """A process of its own: what the runtime does when it gives up ends the process that could have said so."""
 

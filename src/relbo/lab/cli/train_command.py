@@ -164,9 +164,8 @@ def train_command(
         progress=False if quiet else None,
         mesh=mesh,
     )
-    if mesh is not None and mesh.devices.flat[0].process_index != jax.process_index():
-        return  # process 0 speaks for all
-    console = Console(stderr=True, highlight=False)
+    speaks = mesh is None or mesh.devices.flat[0].process_index == jax.process_index()  # the first, for all
+    console = Console(stderr=True, highlight=False, quiet=not speaks)
     step = int(result.state.step)
     if result.stopped == "interrupted":
         console.print(f"Stopped at step {step}, saved. Go on with: relbo train --resume --out {out}")
