@@ -78,7 +78,12 @@ def main(argv: list[str] | None = None) -> None:
             refuse_empty(words)
             sys.exit(build_app()(words or ["--help"], prog_name="relbo", standalone_mode=False))
     except KeyboardInterrupt:
+        leave(130)
         sys.exit(130)
+    except SystemExit as ended:
+        if ended.code:
+            leave(ended.code if isinstance(ended.code, int) else 1)
+        raise
     except Exception as error:
         if debug:
             raise
