@@ -65,6 +65,20 @@ def computed_once(c: Float[Array, "b k"]) -> Float[Array, "b k"]:
     return jnp.dot(c, jnp.eye(size, dtype=c.dtype), precision="highest") if 1 < size <= FEW else c
 
 
+def held(tree: Tree, rarely: Bool[Array, ""]) -> Tree:
+    """The same numbers, behind a loop into which XLA does not look; what it is entered for changes nothing either.
+
+    A compiler for CPUs writes a program into everything that uses its outputs: a draw was made anew, transposed and a
+    number at a time, by the accept test, the weights and each of the checks. Unlike a product with the identity the
+    loop takes infinities. It cannot be differentiated backwards.
+    """
+
+    def body(carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
+        return ~carry[0], jax.tree.map(lambda leaf: jnp.where(carry[0], leaf, jnp.zeros_like(leaf)), carry[1])
+
+    return jax.lax.while_loop(lambda carry: carry[0], body, (rarely, tree))[1]
+
+
 def sum_over_blocks(
     block: Callable[[Array], Tree], start: Tree, position: Int[Array, "b k"], todo: Bool[Array, "b k"], size: int
 ) -> Tree:

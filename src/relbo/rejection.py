@@ -128,10 +128,13 @@ def sample(
     last = 2 * cap if fall_back else cap
 
     def is_accepted(row: Array, position: Array, log_probs: LogProbs, t: Array) -> Array:
-        log_a = acceptance.log_prob(log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row]))
+        # in one axis: a loop over the few draws of a row is not worth a processor's vectors
+        u = log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row])
+        log_a = acceptance.log_prob(u.reshape(-1))
         # a uniform number of half precision has too few values
         wide = log_a.dtype if jnp.finfo(log_a.dtype).bits >= 32 else jnp.dtype(jnp.float32)
-        return log_uniform(stream_words(streams.accept, row, position)[0], wide) <= log_a.astype(wide)
+        word = stream_words(streams.accept, row.reshape(-1), position.reshape(-1))[0]
+        return (log_uniform(word, wide) <= log_a.astype(wide)).reshape(u.shape)
 
     in_first = is_accepted(*grid(num_rows, budget), first.log_probs, t)
     num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)
@@ -250,6 +253,7 @@ def accepted_draws(
             z = view.draw(streams.propose, num_proposals)
         with jax.named_scope("score"):
             first, pull_first = view.scored(z)
+    first = view.settled(first, streams.accept)
     accepted = sample(
         view,
         streams,

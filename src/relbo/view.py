@@ -20,7 +20,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import batch_size, one_number_each
-from relbo._tree import Begun, computed_once, sum_in_blocks, sum_over_blocks, tree_add
+from relbo._tree import Begun, computed_once, held, sum_in_blocks, sum_over_blocks, tree_add
 from relbo._tree import flat as flat
 from relbo._tree import freeze as freeze
 from relbo.acceptance import log_odds_of
@@ -71,6 +71,10 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def fresh_densities(self, key: PRNGKeyArray, num_draws: int) -> LogProbs:
         """Log p and log q of the first draws of every row's stream, which nobody needs themselves."""
+
+    @abc.abstractmethod
+    def settled(self, log_probs: LogProbs, key: PRNGKeyArray) -> LogProbs:
+        """The same, computed once where much is made of it; the key is only looked at."""
 
     @abc.abstractmethod
     def late_width(self, num_samples: int, budget: int) -> int:
@@ -176,6 +180,10 @@ class RowView(AbstractView):
         """A block of draws at a time, which stays in cache."""
         sample = self.pair.proposal.sample
         return in_blocks(lambda j: self.log_densities(self._on_keys(key, j, sample)), self.num_rows, num_draws)
+
+    def settled(self, log_probs: LogProbs, key: PRNGKeyArray) -> LogProbs:
+        """The products of networks are computed once anyway."""
+        return log_probs
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """S: only what is missing is evaluated."""
@@ -289,6 +297,10 @@ class BatchView(AbstractView):
     def fresh_densities(self, key: PRNGKeyArray, num_draws: int) -> LogProbs:
         """All at once."""
         return self.log_densities(self.draw(key, num_draws))
+
+    def settled(self, log_probs: LogProbs, key: PRNGKeyArray) -> LogProbs:
+        """Behind a loop that is entered once in 2^32 times."""
+        return held(jax.lax.stop_gradient(log_probs), jax.random.key_data(key).reshape(-1)[0] == 0)
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """Half the first round: of many rows some miss draws, and a further round costs more than wider columns."""

@@ -15,7 +15,7 @@ from relbo.thresholds import AbstractThreshold, OnceSettled, Rate, as_threshold
 
 REFRESH_EVERY = 100
 """Steps between refreshes of T: SVI runs are some thousand steps long, not the paper's millions."""
-LATE = 0.2
+LATE = 0.03
 """Share of steps in which some row may have to go on beyond its N proposals: all rows are then proposed to again."""
 PATIENCE = 20
 """A row runs out after this many times the proposals that it should need."""
