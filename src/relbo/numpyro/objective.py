@@ -17,7 +17,6 @@ score function of the whole bound with a leave-one-out baseline over `num_shared
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -26,12 +25,12 @@ from numpyro.infer.elbo import ELBO
 from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
 from relbo.estimators import AbstractEstimator
-from relbo.estimators.score import leave_one_out
 from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.layers import of_program, suited
 from relbo.numpyro.memory import Notes, forgetting, without_memory
-from relbo.numpyro.pair import ProgramPair, build_batch, build_pair
+from relbo.numpyro.pair import build_batch, build_pair
 from relbo.numpyro.program import Program
+from relbo.numpyro.shared import Shared, draws_by_place, may_differ
 from relbo.numpyro.store import STORE
 from relbo.numpyro.strangers import recall
 from relbo.streams import split
@@ -89,7 +88,7 @@ class EstimatorELBO(ELBO):
         self._notes.say(program.layout.note)
         shared = self._draw_shared(key_shared, program, param_map)
         pair = build_pair(program, param_map, shared.values, shared.num_draws)
-        estimator = self._estimator_for(pair, program)
+        estimator = self._estimator_for(program)
         return estimator.init(key_init, suited(pair, estimator), program.layout.num_data)
 
     def loss_with_mutable_state(
@@ -127,10 +126,11 @@ class EstimatorELBO(ELBO):
         params = jax.lax.stop_gradient({name: value for name, value in param_map.items() if name != STATE_SITE})
         program = Program(model, guide, args, kwargs, key_program, params, self.plate)
         self._notes.say(program.layout.note)
-        shared = self._draw_shared(key_shared, program, params)
-        num_shared = shared.num_draws
+        estimator = self._estimator_for(program)
+        by_place = STATE_SITE in param_map and self.num_shared == 1 and may_differ(estimator, program)
+        shared = self._draw_shared(key_shared, program, params, -(-estimator.num_proposals // 2) if by_place else None)
+        num_shared = 1 if by_place else shared.num_draws
         whole, batch = build_pair(program, params, shared.values, num_shared), build_batch(program, num_shared)
-        estimator = self._estimator_for(whole, program)
         pair = suited(whole, estimator)
         if pair is not whole:
             batch = batch._replace(x=whole.features(batch.x))
@@ -140,6 +140,9 @@ class EstimatorELBO(ELBO):
         else:
             estimator, state = without_memory(estimator, key_init, pair, program.layout.num_data)
             keep = None
+        places = draws_by_place(shared, estimator, state, batch) if by_place else None
+        if places is not None:
+            pair = whole = build_pair(program, params, places.values, num_shared, estimator.num_proposals)
         found, state, info = estimator.estimate(key_step, pair, state, batch)
         gradient = found if pair is whole else of_program(found)
         state = state if keep is None else keep(state)
@@ -150,15 +153,16 @@ class EstimatorELBO(ELBO):
             # an estimator that is no gradient of its bound has none to give for g beyond the model's
             of_model, of_guide = gradient.shared_model, gradient.shared_guide
             towards = tree_add(of_model, of_guide) if estimator.unbiased else of_model
-            value, extra = shared.pull_back(params, num_data * by_draw, tree_scale(towards, num_data))
+            towards, share = (towards, None) if places is None else (places.pull(towards), places.share)
+            value, extra = shared.pull_back(params, num_data * by_draw, tree_scale(towards, num_data), share)
             grads = tree_add(grads, extra)
         else:
             value = jnp.zeros(())
         return _Step(value + num_data * jnp.mean(by_draw), grads, state, program.mutable, info)
 
-    def _estimator_for(self, pair: ProgramPair, program: Program) -> AbstractEstimator:
+    def _estimator_for(self, program: Program) -> Any:
         estimator = self.estimator
-        if estimator.needs is Needs.PATH and not pair.has_path:
+        if estimator.needs is Needs.PATH and program.layout.pathless:
             if self.without_path is None:
                 raise ValueError(
                     f"{type(estimator).__name__} needs latents with a reparameterised sampler, which "
@@ -166,17 +170,20 @@ class EstimatorELBO(ELBO):
                     "(`relbo list` shows what each needs)."
                 )
             estimator = self.without_path
-        rows = pair.num_shared * program.layout.num_rows
+        rows = (self.num_shared if program.layout.shared else 1) * program.layout.num_rows
         return estimator if self.for_rows is None else self.for_rows(estimator, rows)
 
-    def _draw_shared(self, key: PRNGKeyArray, program: Program, params: dict[str, Any]) -> "_Shared":
+    def _draw_shared(
+        self, key: PRNGKeyArray, program: Program, params: dict[str, Any], num_draws: int | None = None
+    ) -> Shared:
         layout = program.layout
         if layout.scored and self.num_shared < 2:
             raise ValueError(
                 f"num_shared must be at least 2 for the shared latents {list(layout.scored)}, which have no "
                 "reparameterised sampler and need a leave-one-out baseline, got 1."
             )
-        return _Shared.draw(key, program, params, self.num_shared if layout.shared else 1)
+        wanted = self.num_shared if num_draws is None else num_draws
+        return Shared.draw(key, program, params, wanted if layout.shared else 1)
 
 
 class _Step(NamedTuple):
@@ -186,64 +193,6 @@ class _Step(NamedTuple):
     state: Any
     mutable: dict[str, Any]
     info: Info
-
-
-class _Shared(NamedTuple):
-    """Draws of the latents outside the row plate, and their part of the bound and of the gradient."""
-
-    program: Program
-    values: dict[str, Array]
-    """(m, ...) draws by name."""
-    local: dict[str, Any]
-    """Latents of the rows that were drawn along with them: what stands outside the plate does not depend on them."""
-    num_draws: int
-    pull: Callable[[dict[str, Any]], Any]
-    """From a gradient in the draws that have a path to one in the parameters."""
-
-    @classmethod
-    def draw(cls, key: PRNGKeyArray, program: Program, params: dict[str, Any], num_draws: int) -> "_Shared":
-        """Runs the guide once for each draw; again with the values of those that have no path, where there are any."""
-        if program.layout.plate is None:  # nothing stands outside
-            return cls(program, {}, {}, 1, lambda grads: grads)
-        keys, scored = split(key, num_draws), program.layout.scored
-
-        def run(params: dict[str, Any], fixed: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Any]]:
-            return jax.vmap(lambda k, values: program.draw(params, values, k))(keys, fixed)
-
-        first = run(params, {})[0] if scored else {}
-        fixed = {name: first[name] for name in scored}
-
-        def moved(params: dict[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:
-            values, local = run(params, fixed)
-            return {name: value for name, value in values.items() if name not in scored}, local
-
-        found, pull, local = eqx.filter_vjp(moved, params, has_aux=True)
-        return cls(program, {**found, **fixed}, jax.lax.stop_gradient(local), num_draws, lambda grads: pull(grads)[0])
-
-    def pull_back(
-        self, params: dict[str, Any], rows: Float[Array, " m"], towards: dict[str, Any]
-    ) -> tuple[Float[Array, ""], dict[str, Any]]:
-        """The mean of log p(g) - log q(g), and the gradient that reaches the parameters through g.
-
-        Args:
-            params: parameters.
-            rows: bound of all rows given each draw of g, already scaled to the dataset.
-            towards: gradient of the bound in the draws of g.
-        """
-
-        def score(params: dict[str, Any], values: dict[str, Array]) -> tuple[Array, Array]:
-            parts = jax.vmap(lambda shared, local: self.program.score(params, shared, local))(values, self.local)
-            return parts.shared, parts.scored
-
-        (outside, scored), pull = eqx.filter_vjp(score, params, self.values)
-        has_scored = bool(self.program.layout.scored)
-        credit = leave_one_out((outside + rows)[None])[0] if has_scored else jnp.zeros_like(scored)
-        credit = jnp.where(jnp.isnan(rows), 0, credit)  # a bound that is not known teaches nothing
-        grads, in_values = pull((jnp.full_like(outside, 1 / outside.shape[0]), credit))
-        in_moved = {
-            name: towards[name] + in_values[name] for name in self.values if name not in self.program.layout.scored
-        }
-        return jnp.mean(outside), tree_add(grads, self.pull(in_moved))
 
 
 def _info(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Array, dict[str, Any]]) -> Info:

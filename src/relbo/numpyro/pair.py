@@ -39,6 +39,9 @@ class ProgramPair(AbstractBatchPair):
     shared_guide: dict[str, Array]
     num_shared: int = eqx.field(static=True)
     program: Program = eqx.field(static=True)
+    num_places: int | None = eqx.field(static=True, default=None)
+    """If given, there are as many draws of the shared latents, one for each place of a first round of as many draws:
+    the same one while anything is rejected, so that other rounds may take any of them."""
 
     def draw(self, key: PRNGKeyArray, x: Row, positions: Int[Array, " k"]) -> PyTree:
         """One run of the guide for each position and each draw of the shared latents."""
@@ -48,13 +51,10 @@ class ProgramPair(AbstractBatchPair):
         """Log p and log q by one run of model and guide for each draw."""
         local = from_rows(self.program, z, self.num_shared)
 
-        def one(model: dict[str, Array], guide: dict[str, Array], values: PyTree) -> Parts:
+        def one(values: PyTree, model: dict[str, Array], guide: dict[str, Array]) -> Parts:
             return self.program.score(self.params, guide, values, model)
 
-        def all_draws(model: dict[str, Array], guide: dict[str, Array], values: PyTree) -> Parts:
-            return jax.vmap(lambda v: one(model, guide, v))(values)
-
-        parts = self.for_each_shared(all_draws, self.shared_model, self.shared_guide, local)
+        parts = self._for_each_draw(one, local, self.shared_model, self.shared_guide)
 
         def flat(values: Float[Array, "m k b"]) -> Array:
             rows = jnp.swapaxes(values, 1, 2)
@@ -90,10 +90,20 @@ class ProgramPair(AbstractBatchPair):
         def one(key: PRNGKeyArray, shared: dict[str, Array]) -> PyTree:
             return self.program.draw(self.params, shared, key)[1]
 
-        def all_draws(keys: Key[Array, " k"], shared: dict[str, Array]) -> PyTree:
-            return jax.vmap(lambda k: one(k, shared))(keys)
+        return to_rows(self.program, self._for_each_draw(one, noise, self.shared_guide))
 
-        return to_rows(self.program, self.for_each_shared(all_draws, noise, self.shared_guide))
+    def _for_each_draw(self, one: Callable[..., Any], draws: PyTree, *shared: PyTree) -> Any:
+        """`one(draw, *shared)` for draws (m, k, ...) of the rows' latents, with the draws of the shared ones."""
+        if self.num_places is not None:
+            if jax.tree.leaves(draws)[0].shape[1] == self.num_places:
+                found = jax.vmap(one)(jax.tree.map(lambda v: v[0], draws), *shared)
+                return jax.tree.map(lambda v: v[None], found)
+            shared = jax.tree.map(lambda v: v[:1], shared)
+
+        def all_draws(draws: PyTree, *shared: PyTree) -> Any:
+            return jax.vmap(lambda draw: one(draw, *shared))(draws)
+
+        return self.for_each_shared(all_draws, draws, *shared)
 
     def for_each_shared(self, function: Callable[..., Any], *values: PyTree) -> Any:
         """`function` at each draw of the shared latents, which are the first axis of all values."""
@@ -130,9 +140,15 @@ def from_rows(program: Program, z: dict[str, Any], num_shared: int) -> dict[str,
     return {name: jax.tree.map(move(axis), z[name]) for name, axis in program.layout.local.items()}
 
 
-def build_pair(program: Program, params: dict[str, Any], shared: dict[str, Array], num_shared: int) -> ProgramPair:
+def build_pair(
+    program: Program,
+    params: dict[str, Any],
+    shared: dict[str, Array],
+    num_shared: int,
+    num_places: int | None = None,
+) -> ProgramPair:
     """The pair of a program at given parameters and shared latents."""
-    return ProgramPair(params, shared, shared, num_shared, program)
+    return ProgramPair(params, shared, shared, num_shared, program, num_places)
 
 
 def build_batch(program: Program, num_shared: int) -> Batch:

@@ -141,12 +141,20 @@ class OnceSettled(AbstractThreshold[SettledState]):
 
 
 def _level_and_log_variance(log_w: Float[Array, "b n"]) -> Float[Array, " 2"]:
-    """Means over rows of the mean of log w and of the log of its variance; impossible draws do not count."""
+    """Means over rows of the mean of log w and of the log of its variance; impossible draws do not count.
+
+    The variance is half the mean square of the differences within pairs of neighbours: what they have in common, such
+    as a draw of shared latents, is no spread of a row's own.
+    """
     possible = jnp.isfinite(log_w)
     count = jnp.sum(possible, axis=1).astype(log_w.dtype)
     mean = jnp.sum(jnp.where(possible, log_w, 0), axis=1) / count.clip(1)
-    squares = jnp.sum(jnp.where(possible, log_w - mean[:, None], 0) ** 2, axis=1)
-    log_variance = jnp.log(jnp.maximum(squares / (count - 1).clip(1), jnp.finfo(log_w.dtype).tiny))
-    tells = count > 1
-    both = jnp.where(tells, jnp.stack([mean, log_variance]), 0)
-    return jnp.sum(both, axis=1) / jnp.sum(tells).clip(1).astype(log_w.dtype)
+    size = log_w.shape[1] - log_w.shape[1] % 2
+    both = possible[:, 0:size:2] & possible[:, 1:size:2]
+    squares = jnp.where(both, log_w[:, 0:size:2] - log_w[:, 1:size:2], 0) ** 2
+    pairs = jnp.sum(both, axis=1).astype(log_w.dtype)
+    variance = 0.5 * jnp.sum(squares, axis=1) / pairs.clip(1)
+    log_variance = jnp.log(jnp.maximum(variance, jnp.finfo(log_w.dtype).tiny))
+    tells = pairs > 0
+    found = jnp.where(tells, jnp.stack([mean, log_variance]), 0)
+    return jnp.sum(found, axis=1) / jnp.sum(tells).clip(1).astype(log_w.dtype)
