@@ -2,15 +2,18 @@ r"""`OnceSettled`: a threshold that waits until the guide has found its place.
 
 A guide that is far off learns little from draws that were accepted, so rejection is to begin when the guide has
 settled. How many steps that takes depends on the model and on the step size. What tells is the ELBO, the mean of log w
-under q, beside its gap to log p(x), which rejection is to close: about s^2 / 2 with s^2 the variance of log w under q.
-Both are averaged over the rows of a batch and over windows of steps, each as long as all before it together,
+under q, beside what rejection may gain. With s^2 the variance of log w under q the ELBO is about s^2 / 2 below
+log p(x), and for s up to 2 rejection closes most of that. But where s is large it cannot: at an acceptance rate Z the
+R-ELBO is above the ELBO by s phi(z) / Z + log Z, phi(z) being the normal density at its upper Z quantile, so by 0.8 s
+at 0.5 and by 1.8 s at 0.1. So what may be gained is taken to be min(s^2 / 2, s). Both figures are averaged over the
+rows of a batch and over windows of steps, each as long as all before it together,
 
     [0, first/2), [first/2, first), [first, 2 first), [2 first, 4 first), ...
 
 Rejection begins at the end of the first of them, not before step `first`, in which the ELBO rose by less than
-`gap` s^2 above that of the window before, or by less than two standard errors of this rise. As windows grow with the
-run, so does the patience: a run with a tenth of the step size waits ten times as long. The noise of a step is half the
-mean square of the differences between steps that follow each other, which a slow rise does not enter.
+`gap` min(s^2, 2 s) above that of the window before, or by less than two standard errors of this rise. As windows grow
+with the run, so does the patience: a run with a tenth of the step size waits ten times as long. The noise of a step is
+half the mean square of the differences between steps that follow each other, which a slow rise does not enter.
 """
 
 from typing import Any, NamedTuple
@@ -60,7 +63,7 @@ class OnceSettled(AbstractThreshold[SettledState]):
     Args:
         threshold: what sets T from then on.
         first: steps after which rejection may begin at the earliest, >= 2.
-        gap: the gap of the ELBO, in units of s^2.
+        gap: what rejection may gain, in units of min(s^2, 2 s).
 
     Example:
         >>> estimator = relbo.VRS(2, threshold=relbo.thresholds.OnceSettled(relbo.Rate(0.5), first=100))
@@ -120,7 +123,8 @@ class OnceSettled(AbstractThreshold[SettledState]):
         # the window before was half as long as all steps before this one; the first had nothing before it
         length_before = jnp.where(state.start > self.first // 2, state.start // 2, state.start).astype(total.dtype)
         error = jnp.sqrt(now[2] / length + state.before[2] / length_before.clip(1))
-        has_settled = now[0] - state.before[0] < jnp.maximum(self.gap * jnp.exp(now[1]), 2 * error)
+        gain = self.gap * jnp.minimum(jnp.exp(now[1]), 2 * jnp.exp(0.5 * now[1]))
+        has_settled = now[0] - state.before[0] < jnp.maximum(gain, 2 * error)
         follows = self.threshold.update(state.inner, index, t, log_w, acceptance)
         waits = state.inner._replace(step=state.inner.step + 1)
         return SettledState(
