@@ -4,10 +4,13 @@ A place is (row, position in the row's stream). A round has a fixed number of la
 lie side by side, so that counting acceptances row by row is a difference of running sums.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree, Shaped
+
+from relbo.types import LogProbs
 
 SHARES, NARROWEST = (16, 4), 8
 """Rounds are 1/16 or 1/4 of S draws per row wide, and at least 8: each further width costs seconds of compilation."""
@@ -34,6 +37,17 @@ class Lanes(NamedTuple):
         """Lanes that somebody asked for."""
         lane = jnp.arange(self.row.size, dtype=jnp.int32)
         return (lane >= self.start[self.row]) & (lane < (self.start + self.served)[self.row])
+
+
+class Proposals(NamedTuple):
+    """Draws from q and their log densities."""
+
+    z: PyTree[Shaped[Array, "..."]]
+    log_probs: LogProbs
+
+
+Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
+"""One late round: from the draws that each row misses, has drawn and may draw, to what is proposed next."""
 
 
 class Places(NamedTuple):

@@ -11,7 +11,7 @@ row-wise pair only those that are missing, a whole-batch program whole columns.
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,8 @@ from relbo._tree import Begun, computed_once, held, sum_in_blocks, sum_over_bloc
 from relbo._tree import flat as flat
 from relbo._tree import freeze as freeze
 from relbo.acceptance import log_odds_of
-from relbo.lanes import BLOCKS, Lanes, Places, columns, missing_places, widths_for
+from relbo.lanes import BLOCKS, Lanes, Places, Round, columns, missing_places, widths_for
+from relbo.lanes import Proposals as Proposals
 from relbo.models.base import AbstractBatchPair
 from relbo.needs import Needs as Needs
 from relbo.needs import check_needs as check_needs
@@ -36,17 +37,6 @@ from relbo.streams import in_blocks, places, stream_keys
 from relbo.types import AnyPair, Batch, LogProbs, Pair, Weights
 
 Result = TypeVar("Result")
-
-
-class Proposals(NamedTuple):
-    """Draws from q and their log densities."""
-
-    z: PyTree[Shaped[Array, "..."]]
-    log_probs: LogProbs
-
-
-Round = Callable[[Int[Array, " b"], Int[Array, " b"], Int[Array, " b"]], tuple[Lanes, Proposals]]
-"""One late round: from the draws that each row misses, has drawn and may draw, to what is proposed next."""
 
 
 class AbstractView(eqx.Module):
@@ -154,8 +144,7 @@ class AbstractView(eqx.Module):
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, "b k"]:
         """Log p - log q of fresh draws for every row, as constants; -inf where log p is."""
-        log_probs = self.fresh_densities(key, num_draws)
-        return jax.lax.stop_gradient(log_odds_of(*log_probs, jnp.zeros(())))
+        return jax.lax.stop_gradient(log_odds_of(*self.fresh_densities(key, num_draws), jnp.zeros(())))
 
     def frozen(self: Result) -> Result:
         """The same view with constants for parameters."""
