@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import jax
 import pytest
@@ -57,9 +58,22 @@ def test_a_failed_cell_is_said_after_the_table(relbo, tiny, tmp_path, monkeypatc
 FAILURES = {
     "unknown row": (("--only", "vrs"), "a row must be one of nvil-1, muprop, rebar-0.1, rebar, concrete-0.1, nvil-2"),
     "unknown architecture": (("--arch", "300"), "an architecture must be one of 200, 200-200, 200-200-200; got '300'"),
-    "unknown preset": (("--preset", "huge"), "--preset must be one of smoke, budget, paper; got 'huge'"),
+    "unknown preset": (
+        ("--preset", "huge"),
+        "--preset must be one of smoke, budget, long, headline, paper; got 'huge'",
+    ),
     "minutes of smoke": (("--minutes", "3"), "--minutes is for --preset budget"),
     "no minutes": (("--preset", "budget", "--minutes", "0"), "--minutes must be a number > 0, got 0"),
+    "group of smoke": (("--group", "a"), "--group is for presets with groups (long), got it with smoke"),
+    "unknown group": (("--preset", "long", "--group", "e"), "a group must be one of a, b, c, d; got 'e'"),
+    "row of another group": (("--preset", "long", "--group", "a", "--only", "rebar"), "--group a has no cell of rebar"),
+    "no seed": (("--seeds", "0"), "--seeds must be an integer from 1 to 1,000, got 0"),
+    "unknown family": (("--lr", "adam=1"), "--lr must be LR or FAMILY=LR with one of nvil, muprop"),
+    "no rate": (("--lr", "vrs=fast"), "--lr must be LR or FAMILY=LR with a number LR > 0, got 'vrs=fast'"),
+    "rate below 0": (("--lr", "-1"), "lr must be a number >"),
+    "no epochs": (("--epochs", "0"), "epochs must be an integer >= 1, got 0"),
+    "unknown bound": (("--bound", "iwae"), "'iwae'"),
+    "nothing to draw from": (("--from", "nowhere.json"), "--from must be a table1.json"),
     "no data": (("--data", "nowhere.npz"), "nowhere.npz"),
 }
 
@@ -69,6 +83,44 @@ def test_a_failure_is_one_line_and_exit_code_2(relbo, tmp_path, words, message):
     code, out, err = relbo("reproduce", "table1", "--out", tmp_path, "--quiet", *words)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1 and err.startswith("relbo: error: ") and message in err
+
+
+def test_no_directory_and_no_file(relbo):
+    code, _, err = relbo("reproduce", "table1")
+    assert code == 2 and "expected --out DIR for the cells and the table, or --from FILE" in err
+
+
+def test_collecting_trains_nothing(relbo, tiny, tmp_path):
+    code, out, err = relbo("reproduce", "table1", "--out", tmp_path, "--collect")
+    assert code == 0 and "0 of 72 cells are evaluated" in out and "cell 1 of" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table1.json", "table1.md"]
+
+
+def test_redrawn_from_the_json_alone(relbo, tiny, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    words = ("--out", first, "--only", "rloo-5", "--only", "rloo-6", "--arch", "200", "--seeds", "2")
+    code, out, _ = relbo("reproduce", "table1", *words, "--quiet")
+    assert code == 0 and "200: mean and standard deviation over seeds" in out
+    drawn = {file.name: file.read_bytes() for file in first.iterdir() if file.suffix in (".md", ".png")}
+    assert drawn.keys() == {"table1.md", "table1-200.png"}
+    for name in ("rloo-5", "rloo-6", "seed-1"):
+        shutil.rmtree(first / name)
+    code, _, err = relbo("reproduce", "table1", "--from", first / "table1.json", "--out", second)
+    assert code == 0 and "wrote" in err
+    assert {file.name: file.read_bytes() for file in second.iterdir()} == drawn
+
+
+def test_a_json_of_something_else_is_refused(relbo, tmp_path):
+    for text, message in (
+        ("{", "got"),
+        ("[]", "without 'preset'"),
+        ('{"cells": 3}', "got"),
+        ('{"cells": [{}]}', "got"),
+    ):
+        (tmp_path / "else.json").write_text(text)
+        code, out, err = relbo("reproduce", "table1", "--from", tmp_path / "else.json")
+        assert (code, out) == (2, "") and "--from must be a table1.json" in err and message in err
+        assert len(err.splitlines()) == 1
 
 
 def test_help_has_examples(relbo):

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,25 +15,56 @@ from rich.table import Table
 
 def table1_command(
     out: Annotated[
-        Path, typer.Option("--out", help="Directory of the cells and the table; an earlier one is resumed.")
-    ],
-    preset: Annotated[str, typer.Option(help="smoke (minutes, digits), budget (--minutes a cell) or paper.")] = "smoke",
+        Path | None,
+        typer.Option(
+            "--out", help="Directory of the cells and the table; an earlier one is resumed. --from: that of FILE."
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="smoke (minutes, digits), budget (--minutes a cell), long (100 epochs), headline (the recipe, 500 to "
+            "1,000 epochs) or paper."
+        ),
+    ] = "smoke",
+    group: Annotated[
+        list[str], typer.Option(help="long: a, b, c or d, its cells in the order worth running; repeatable.")
+    ] = [],  # noqa: B006
     only: Annotated[list[str], typer.Option(help="Row to run, repeatable; all if not given.")] = [],  # noqa: B006
     arch: Annotated[
         list[str], typer.Option(help="Architecture to run: 200, 200-200 or 200-200-200; repeatable; all if not given.")
     ] = [],  # noqa: B006
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds 0 to K - 1 of each cell; 1, or as the group says.", metavar="K")
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="budget: minutes of training for each cell; 5.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Other epochs than the preset's, on all architectures.")] = None,
+    lr: Annotated[
+        list[str], typer.Option(help="Another learning rate: LR, or FAMILY=LR for one estimator; repeatable.")
+    ] = [],  # noqa: B006
+    bound: Annotated[
+        list[str], typer.Option(help="Bound on the test images in place of the preset's: elbo, is:K, rs:K; repeatable.")
+    ] = [],  # noqa: B006
     data: Annotated[str | None, typer.Option(help="Other data than the preset's, by name or path.")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where data files are; else RELBO_DATA, else the user cache.")
     ] = None,
-    is_5000: Annotated[bool, typer.Option("--is-5000", help="Also evaluate IS-5000; paper does anyway.")] = False,
+    is_5000: Annotated[
+        bool, typer.Option("--is-5000", help="Also evaluate IS-5000; paper and headline do anyway.")
+    ] = False,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Train nothing: collect and draw what there is, also while others train.")
+    ] = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Draw table and figures from this table1.json alone.", metavar="FILE")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Table 1: all methods on sigmoid belief networks of one, two and three layers, beside the published numbers.
 
-    Each cell is a run directory `OUT/ROW/ARCHITECTURE`. Stop it with Ctrl-C and give the same command to go on:
-    finished cells stay as they are, others go on from their last checkpoint. Writes `table1.json` and `table1.md`.
+    Each cell is a run directory `OUT/ROW/ARCHITECTURE`, or `OUT/seed-K/ROW/ARCHITECTURE`. Stop it with Ctrl-C and give
+    the same command to go on: finished cells stay as they are, others go on from their last checkpoint. A cell that
+    fails does not stop the others. Writes `table1.json`, `table1.md` and a figure for each architecture.
 
     **Examples**
 
@@ -40,18 +72,27 @@ def table1_command(
 
     - `relbo reproduce table1 --preset budget --minutes 10 --only vrs-0.9 --only rloo-6 --arch 200 --out out/budget`
 
-    - `relbo reproduce table1 --preset paper --only vimco-50 --arch 200-200-200 --out out/paper`
-    """
-    from relbo._disk import write_text
-    from relbo.lab.paper import output
-    from relbo.lab.paper import table1 as experiment
-    from relbo.lab.paper.table1_page import markdown
-    from relbo.train.errors import Interrupted, TrainingError
-    from relbo.train.log import write_json
+    - `relbo reproduce table1 --preset long --group a --out out/long`
 
-    chosen = preset_of(preset, data=data, minutes=minutes, is_5000=is_5000)
-    cells = experiment.cells(out, chosen, only, arch)
-    experiment.collect(out, chosen)  # refuses cells of other settings anywhere in the table before any is trained
+    - `relbo reproduce table1 --preset long --out out/long --collect`
+
+    - `relbo reproduce table1 --from out/long/table1.json --out out/redrawn`
+    """
+    from relbo.lab.paper import output, table1_collect
+    from relbo.lab.paper import table1 as experiment
+    from relbo.train.errors import Interrupted, TrainingError
+
+    if from_ is not None:
+        results = table1_collect.read(from_)
+        draw(results, output.output_directory(from_.parent if out is None else out))
+        return
+    if out is None:
+        raise ValueError("expected --out DIR for the cells and the table, or --from FILE to draw one; got neither.")
+    chosen = preset_of(preset, data=data, minutes=minutes, is_5000=is_5000, epochs=epochs, rates=lr, bounds=bound)
+    if seeds is not None and not 1 <= seeds <= 1_000:
+        raise ValueError(f"--seeds must be an integer from 1 to 1,000, got {seeds}.")
+    cells = experiment.cells(out, chosen, only, arch, groups=group, num_seeds=seeds)
+    table1_collect.collect(out, chosen)  # refuses cells of other settings anywhere in the table before any is trained
     output.output_directory(out)
     start = time.perf_counter()
 
@@ -59,24 +100,34 @@ def table1_command(
         if not quiet:
             typer.echo(f"[{time.perf_counter() - start:6.1f} s] {stage}", err=True)
 
-    try:
-        failures = experiment.run(cells, data_dir=data_dir, on_stage=say, progress=sys.stderr.isatty() and not quiet)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        typer.echo("Stopped, saved. Give the same command again to go on.", err=True)
-        sys.exit(getattr(stop, "exit_code", 130))
-    results = experiment.collect(out, chosen)
-    write_json(out / "table1.json", results)
-    write_text(out / "table1.md", markdown(results, chosen.bounds))
-    print_sheets(results, chosen.bounds, only_found=bool(only or arch))
-    typer.echo(f"wrote {out / 'table1.json'} and {out / 'table1.md'}", err=True)
+    failures: dict[str, str] = {}
+    if not collect:
+        try:
+            failures = experiment.run(
+                cells, data_dir=data_dir, on_stage=say, progress=sys.stderr.isatty() and not quiet
+            )
+        except (Interrupted, KeyboardInterrupt) as stop:
+            typer.echo("Stopped, saved. Give the same command again to go on.", err=True)
+            sys.exit(getattr(stop, "exit_code", 130))
+    draw(table1_collect.collect(out, chosen), out, json=True, only_found=bool(only or arch or group))
     if failures:
         label, reason = next(iter(failures.items()))
         raise TrainingError(f"{len(failures)} of {len(cells)} cells failed, the first being {label}: {reason}")
 
 
-def preset_of(name: str, *, data: str | None, minutes: float | None, is_5000: bool) -> Any:
+def preset_of(
+    name: str,
+    *,
+    data: str | None = None,
+    minutes: float | None = None,
+    is_5000: bool = False,
+    epochs: int | None = None,
+    rates: Sequence[str] = (),
+    bounds: Sequence[str] = (),
+) -> Any:
     """The preset with what the command line changes of it."""
-    from relbo.lab.paper.table1 import LONG, PRESETS
+    from relbo.bounds import parse
+    from relbo.lab.paper.table1_presets import LONG, PRESETS
 
     if name not in PRESETS:
         raise ValueError(f"--preset must be one of {', '.join(PRESETS)}; got {name!r}.")
@@ -89,24 +140,48 @@ def preset_of(name: str, *, data: str | None, minutes: float | None, is_5000: bo
         preset = dataclasses.replace(preset, max_seconds=60 * minutes)
     if data is not None:
         preset = dataclasses.replace(preset, common=dataclasses.replace(preset.common, data=data))
+    if epochs is not None:
+        preset = preset.with_epochs(epochs)
+    if rates:
+        preset = preset.with_rates(rates)
+    if bounds:
+        preset = dataclasses.replace(preset, bounds=tuple(dict.fromkeys(str(parse(bound)) for bound in bounds)))
     if is_5000 and LONG not in preset.bounds:
         preset = dataclasses.replace(preset, bounds=(*preset.bounds, LONG))
     return preset
 
 
-def print_sheets(results: dict[str, Any], bounds: tuple[str, ...], *, only_found: bool) -> None:
+def draw(results: dict[str, Any], out: Path, *, json: bool = False, only_found: bool = False) -> None:
+    """Writes the page and the figures, with `json` also the results themselves, and prints the tables."""
+    from relbo._disk import write_text
+    from relbo.lab.paper.table1_figures import plot
+    from relbo.lab.paper.table1_page import markdown
+    from relbo.train.log import write_json
+
+    files = [out / "table1.md"]
+    if json:
+        files.insert(0, out / "table1.json")
+        write_json(files[0], results)
+    write_text(out / "table1.md", markdown(results))
+    files += plot(results, out)
+    print_sheets(results, only_found=only_found)
+    *others, last = map(str, files)
+    typer.echo(f"wrote {', '.join(others)} and {last}" if others else f"wrote {last}", err=True)
+
+
+def print_sheets(results: dict[str, Any], *, only_found: bool) -> None:
     """Prints the tables of all architectures, and how to read them."""
-    from relbo.lab.paper.table1_page import READING, footnotes, sheets
+    from relbo.lab.paper.table1_page import footnotes, missing, reading, sheets
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 220  # a pipe has no edge to wrap at
-    for sheet in sheets(results, bounds, only_found=only_found):
+        console.width = 260  # a pipe has no edge to wrap at
+    for sheet in (sheet for made in sheets(results, only_found=only_found).values() for sheet in made):
         table = Table(title=sheet.title, box=box.SIMPLE, pad_edge=False)
         for position, heading in enumerate(sheet.headings):
-            table.add_column(heading, justify="left" if position < 3 else "right", overflow="fold")
+            table.add_column(heading, justify="left" if position < sheet.num_texts else "right", overflow="fold")
         for row in sheet.rows:
             table.add_row(*row)
         console.print(table)
-    for line in (results["note"], *READING, *footnotes()):
+    for line in (results["note"], missing(results), *reading(results), *footnotes(results)):
         console.print(line, soft_wrap=True)

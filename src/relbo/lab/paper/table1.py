@@ -1,10 +1,11 @@
 """Table 1: every method on three sigmoid belief networks, by one trainer, beside the published numbers.
 
-A cell is a method on an architecture, and a run directory of `relbo train` at OUT/ROW/ARCHITECTURE with its
-`evaluation.json`. All cells share data, initialisation, optimiser, number of epochs (or of seconds) and evaluation. A
-stopped reproduction goes on where it was: cells that are finished are not touched, others go on from their last
-checkpoint. What a cell is asked for stands in its `cell.json` from before its first step, so that no cell is taken for
-one of other settings, whenever it was stopped.
+A cell is a method on an architecture with a seed: a run directory of `relbo train` at OUT/ROW/ARCHITECTURE (seed 0) or
+OUT/seed-SEED/ROW/ARCHITECTURE, with its `evaluation.json` and the value of each image in `values.npz`. All cells share
+data, optimiser, number of epochs (or of seconds) and evaluation, those of a seed also the initialisation. A stopped
+reproduction goes on where it was: cells that are finished are not touched, others go on from their last checkpoint.
+What a cell is asked for stands in its `cell.json` from before its first step, so that no cell is taken for one of other
+settings, whenever it was stopped.
 """
 
 import dataclasses
@@ -14,123 +15,42 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 
-import relbo
 from relbo import data as datasets
-from relbo.evaluate import evaluate
+from relbo.evaluate import Estimate, evaluate
 from relbo.lab.compare import rejection_of
 from relbo.lab.config import RunConfig
-from relbo.lab.paper.table1_rows import ARCHITECTURES, ROWS, Row
+from relbo.lab.paper import table1_values
+from relbo.lab.paper.table1_presets import PRESETS as PRESETS
+from relbo.lab.paper.table1_presets import Group, Preset
+from relbo.lab.paper.table1_rows import ARCHITECTURES, Row
 from relbo.lab.runs import Run, open_run, train_run
 from relbo.train.directory import refuse_other_run
-from relbo.train.errors import Interrupted, TrainingError, runtime_message
+from relbo.train.errors import Interrupted, runtime_message
 from relbo.train.log import write_json
 
-MNIST = "binarized-mnist"
-PUBLISHED_EPOCHS = 5_000
-BOUNDS = ("elbo", "is:25", "rs:25")
-LONG = "is:5000"
-"""The bound that is all but the likelihood."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """How much a reproduction spends."""
-
-    name: str
-    about: str
-    common: RunConfig
-    """What all cells share; a row sets the estimator, an architecture the layers."""
-    width: int = 200
-    """Units of each layer."""
-    bounds: tuple[str, ...] = BOUNDS
-    repeats: int = 2
-    """Independent evaluations."""
-    max_seconds: float | None = None
-    """Of training, for each cell; compilation and validation do not count."""
-    checkpoint_every: int | None = None
-
-    def is_comparable(self) -> bool:
-        """Whether the networks, the data and the length of training are those of the published numbers."""
-        return not self._differences()
-
-    def _differences(self) -> list[str]:
-        is_long = self.max_seconds is None and self.common.epochs >= PUBLISHED_EPOCHS
-        return [
-            *([] if self.common.data == MNIST else ["other images"]),
-            *([] if self.width == 200 else ["other networks"]),
-            *([] if is_long else ["far shorter training"]),
-        ]
-
-    def note(self) -> str:
-        """What the numbers are."""
-        length = f"{self.common.epochs} epochs" if self.max_seconds is None else f"{self.max_seconds / 60:g} minutes"
-        mine = (
-            f"Ours: {self.common.data}, {self.width} units a layer, Adam at {self.common.lr:g}, {length} of training a "
-            f"cell; {self.about}. Published: {MNIST}, 200 units a layer, millions of steps."
-        )
-        differences = self._differences()
-        if not differences:
-            return mine
-        return (
-            f"{mine} The two are NOT COMPARABLE: {', '.join(differences)}. The published numbers stand here for their "
-            "metrics."
-        )
-
-
-PRESETS = {
-    "smoke": Preset(
-        "smoke",
-        "enough to see that everything runs, too little to rank methods",
-        RunConfig(lr=3e-3, epochs=10, refresh_epochs=2.0, valid_every=5, valid_bound="is:25"),
-        width=50,
-        repeats=1,
-        checkpoint_every=125,
-    ),
-    "budget": Preset(
-        "budget",
-        "the same training seconds for every cell",
-        # 100 draws behind each threshold would take half of the time
-        RunConfig(data=MNIST, lr=1e-3, epochs=5_000, num_draws=20, refresh_epochs=10.0, valid_bound="is:25"),
-        repeats=1,  # RS-25 on 10,000 images takes minutes
-        max_seconds=300.0,
-    ),
-    "paper": Preset(
-        "paper",
-        "the paper's protocol: batches of 50, thresholds every 100 epochs",
-        RunConfig(data=MNIST, lr=3e-4, epochs=5_000, refresh_epochs=100.0, valid_every=10, valid_bound="is:25"),
-        bounds=(*BOUNDS, LONG),
-        checkpoint_every=10_000,
-    ),
-}
+CELL, EVALUATION = "cell.json", "evaluation.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One method on one architecture, in its run directory."""
+    """One method on one architecture with one seed, in its run directory."""
 
     row: Row
     arch: str
     path: Path
     preset: Preset
+    seed: int = 0
 
     @property
     def label(self) -> str:
         """Its short name."""
-        return f"{self.row.name}/{self.arch}"
+        return f"{seed_folder(self.seed)}{self.row.name}/{self.arch}"
 
     def config(self) -> RunConfig:
         """What is trained."""
-        layers = (self.preset.width,) * (1 + self.arch.count("-"))
-        config = dataclasses.replace(
-            self.preset.common, layers=layers, estimator=self.row.estimator, **self.row.settings
-        )
-        if self.row.control_steps is None:
-            return config
-        own = {"learning_rate": self.row.control_steps * config.lr}
-        return dataclasses.replace(config, settings={**config.settings, **own})
+        return self.preset.config(self.row, self.arch, self.seed)
 
     def asked(self) -> dict[str, Any]:
         """What a resumed reproduction may extend."""
@@ -139,7 +59,7 @@ class Cell:
     def begin(self) -> None:
         """Writes down what the cell is, before it is trained."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "cell.json", {"identity": self.config().identity(), "asked": self.asked()})
+        write_json(self.path / CELL, {"identity": self.config().identity(), "asked": self.asked()})
 
     def evaluation(self) -> dict[str, Any] | None:
         """What was found, be it all that is asked for or not.
@@ -147,8 +67,8 @@ class Cell:
         Raises:
             ValueError: the cell has other settings, or a longer training time than is asked for.
         """
-        begun = _read(self.path / "cell.json", "identity", "asked")
-        found = _read(self.path / "evaluation.json", "identity", "asked", "test", "data_fingerprint")
+        begun = _read(self.path / CELL, "identity", "asked")
+        found = _read(self.path / EVALUATION, "identity", "asked", "test", "data_fingerprint")
         limit = self.preset.max_seconds
         for record in (begun, found):
             if record is None:
@@ -165,9 +85,19 @@ class Cell:
         """What was found, if it is all that is asked for."""
         found = self.evaluation()
         is_all = (
-            found is not None and found["asked"] == self.asked() and set(self.preset.bounds) <= found["test"].keys()
+            found is not None
+            and found["asked"] == self.asked()
+            and set(self.preset.bounds) <= found["test"].keys()
+            and found.get("values") is not None  # earlier versions kept none
         )
         return found if is_all else None
+
+    def values(self) -> table1_values.Values:
+        """The bounds of each image, by split and bound; none where the cell was not evaluated."""
+        found = self.evaluation()
+        if found is None or found.get("values") is None:
+            return {}
+        return table1_values.load(self.path / table1_values.FILE, found["values"])
 
 
 def _read(file: Path, *fields: str) -> dict[str, Any] | None:
@@ -182,19 +112,63 @@ def _read(file: Path, *fields: str) -> dict[str, Any] | None:
     return found
 
 
-def cells(out: Path, preset: Preset, only: Sequence[str] = (), architectures: Sequence[str] = ()) -> list[Cell]:
-    """The chosen cells, all by default; an architecture at a time, so that its evaluation is compiled once."""
-    for what, asked, known in (("a row", only, ROWS), ("an architecture", architectures, ARCHITECTURES)):
+def seed_folder(seed: int) -> str:
+    """Where the cells of a seed are, seen from the directory of all; seed 0 is there itself."""
+    return "" if seed == 0 else f"seed-{seed}/"
+
+
+def cell_of(out: Path, preset: Preset, row: Row, arch: str, seed: int) -> Cell:
+    """The cell at its place."""
+    return Cell(row, arch, out / seed_folder(seed) / row.name / arch, preset, seed)
+
+
+def cells(
+    out: Path,
+    preset: Preset,
+    only: Sequence[str] = (),
+    architectures: Sequence[str] = (),
+    *,
+    groups: Sequence[str] = (),
+    num_seeds: int | None = None,
+) -> list[Cell]:
+    """The chosen cells; by default those of all groups of the preset, or all of seed 0 if it has none.
+
+    They come by group, then by seed, then by architecture, so that the evaluation of an architecture is compiled once.
+
+    Args:
+        out: directory of all cells.
+        preset: what they are.
+        only: names of rows; all if there are none.
+        architectures: names of architectures; all if there are none.
+        groups: names of the preset's groups, of which rows and architectures are taken.
+        num_seeds: seeds 0, 1, ...; by default one, or as many as the group says.
+    """
+    rows = {row.name: row for row in preset.rows}
+    if groups and not preset.groups:
+        raise ValueError(
+            f"--group is for presets with groups (long), got it with {preset.name}: use --only and --arch."
+        )
+    for what, asked, known in (
+        ("a row", only, rows),
+        ("an architecture", architectures, ARCHITECTURES),
+        ("a group", groups, preset.groups),
+    ):
         unknown = [name for name in asked if name not in known]
         if unknown:
             raise ValueError(f"{what} must be one of {', '.join(known)}; got {unknown[0]!r}.")
-    return [
-        Cell(row, arch, out / row.name / arch, preset)
-        for arch in ARCHITECTURES
-        if arch in (architectures or ARCHITECTURES)
-        for row in ROWS.values()
-        if row.name in (only or ROWS)
-    ]
+    if not (groups or only or architectures):
+        groups = tuple(preset.groups)
+    found = {}
+    for group in [preset.groups[name] for name in groups] or [Group(tuple(rows))]:
+        for seed in range(group.num_seeds if num_seeds is None else num_seeds):
+            for arch in (arch for arch in group.architectures if arch in (architectures or ARCHITECTURES)):
+                for name in (name for name in group.rows if name in (only or rows)):
+                    cell = cell_of(out, preset, rows[name], arch, seed)
+                    found[cell.path] = cell
+    if not found:
+        asked = ", ".join([*only, *architectures])
+        raise ValueError(f"--group {', '.join(groups)} has no cell of {asked}: leave out --only or --arch.")
+    return list(found.values())
 
 
 def run(
@@ -216,14 +190,14 @@ def run(
         For each cell that failed, its label and the reason; the others are finished.
 
     Raises:
-        ValueError: a directory holds a cell of other settings or other data.
+        ValueError: a directory holds a cell of other settings or other data, or the data cannot be read.
         Interrupted: Ctrl-C; what was trained is saved.
     """
     evaluations = [cell.finished() for cell in chosen]
     waiting = [cell for cell, found in zip(chosen, evaluations, strict=True) if found is None]
     done = [found for found in evaluations if found is not None]
-    if done:
-        refuse_other_data(done, datasets.load(chosen[0].preset.common.data, data_dir).fingerprint)
+    # no data is a fault of all cells, and said before the first
+    refuse_other_data(done, datasets.load(chosen[0].preset.common.data, data_dir).fingerprint)
     if len(waiting) < len(chosen):
         on_stage(f"{len(chosen) - len(waiting)} of {len(chosen)} cells are finished already")
     failures = {}
@@ -231,7 +205,8 @@ def run(
         on_stage(f"cell {number} of {len(waiting)}: {cell.label}")
         try:
             found = make(cell, data_dir=data_dir, progress=progress)
-        except (TrainingError, eqx.EquinoxRuntimeError) as error:  # the latter when the evaluation rejects too much
+        # it diverged, its evaluation rejects too much, another process is training it, its files are damaged, ...
+        except (RuntimeError, ValueError, OSError) as error:
             failures[cell.label] = runtime_message(error)
             on_stage(f"{cell.label} failed: {failures[cell.label]}")
             continue
@@ -264,7 +239,11 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
     )
     if result.stopped == "interrupted":
         raise Interrupted(result.signal)
-    opened = open_run(cell.path, data_dir=data_dir)
+    opened = open_run(cell.path, data_dir=data_dir, with_metrics=False)
+    threshold, estimates = evaluations(opened, cell.preset)
+    # in this order: a kill leaves no evaluation that belongs to other values
+    (cell.path / EVALUATION).unlink(missing_ok=True)
+    digest = table1_values.save(cell.path / table1_values.FILE, estimates)
     found = {
         "row": cell.row.name,
         "architecture": cell.arch,
@@ -275,18 +254,26 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
         "seconds": opened.record["seconds"],
         "num_proposals": opened.record["num_proposals"],
         "proposals_per_datapoint": opened.record["num_proposals"] / max(opened.step * opened.config.batch_size, 1),
-        **evaluations(opened, cell.preset),
+        "threshold": threshold,
+        "values": digest,
+        **{
+            split: {name: estimate.summary() for name, estimate in bounds.items()}
+            for split, bounds in estimates.items()
+        },
     }
-    write_json(cell.path / "evaluation.json", found)
+    write_json(cell.path / EVALUATION, found)
     return found
 
 
-def evaluations(run: Run, preset: Preset) -> dict[str, Any]:
-    """All bounds on the test images, and the ELBO on as many training images, if these have fixed values."""
+def evaluations(run: Run, preset: Preset) -> tuple[str, table1_values.Estimates]:
+    """All bounds on the test images, and the ELBO on as many training images, if these have fixed values.
+
+    The random numbers are those of every other cell, so that differences between cells are paired.
+    """
     threshold, acceptance = rejection_of(run)
 
-    def bounds(rows: Any, names: Sequence[str]) -> dict[str, Any]:
-        found = evaluate(
+    def bounds(rows: Any, names: Sequence[str]) -> dict[str, Estimate]:
+        return evaluate(
             run.pair,
             rows,
             names,
@@ -295,34 +282,9 @@ def evaluations(run: Run, preset: Preset) -> dict[str, Any]:
             threshold=threshold,
             acceptance=acceptance,
         )
-        return {name: estimate.summary() for name, estimate in found.items()}
 
     fixed = run.data.kind == "binary"
-    return {
-        "threshold": str(threshold),
+    return str(threshold), {
         "test": bounds(run.data.test, preset.bounds),
         "train": bounds(run.data.train[: len(run.data.test)], ["elbo"]) if fixed else {},
-    }
-
-
-def collect(out: Path, preset: Preset) -> dict[str, Any]:
-    """All cells of the table as they are now, with the published numbers; ready for JSON."""
-    return {
-        "relbo_version": relbo.__version__,
-        "preset": preset.name,
-        "note": preset.note(),
-        "is_comparable_with_published": preset.is_comparable(),
-        "common": dataclasses.asdict(preset.common),
-        "max_seconds": preset.max_seconds,
-        "cells": [
-            {
-                "row": cell.row.name,
-                "label": cell.row.label,
-                "architecture": cell.arch,
-                "layers": list(cell.config().layers),
-                "published": [dataclasses.asdict(number) for number in cell.row.published.get(cell.arch, ())],
-                "evaluation": cell.evaluation(),
-            }
-            for cell in cells(out, preset)
-        ],
     }
