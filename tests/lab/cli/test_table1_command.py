@@ -71,7 +71,7 @@ FAILURES = {
     "unknown family": (("--lr", "adam=1"), "--lr must be LR or FAMILY=LR with one of nvil, muprop"),
     "no rate": (("--lr", "vrs=fast"), "--lr must be LR or FAMILY=LR with a number LR > 0, got 'vrs=fast'"),
     "rate below 0": (("--lr", "-1"), "lr must be a number >"),
-    "no epochs": (("--epochs", "0"), "epochs must be an integer >= 1, got 0"),
+    "no epochs": (("--epochs", "0"), "--epochs must be an integer >= 1, got 0"),
     "unknown bound": (("--bound", "iwae"), "'iwae'"),
     "nothing to draw from": (("--from", "nowhere.json"), "--from must be a table1.json"),
     "no data": (("--data", "nowhere.npz"), "nowhere.npz"),

@@ -159,7 +159,7 @@ def _with_errors(bound: dict[str, Any] | None) -> str:
     return text if chance is None else f"{text} ({chance:.2f})"
 
 
-def _plain(number: float | None) -> str:
+def _plain(number: float | int | None) -> str:
     if number is None:
         return NOTHING
     return str(number) if isinstance(number, int) else f"{number:.2f}"

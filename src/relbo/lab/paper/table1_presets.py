@@ -81,6 +81,8 @@ class Preset:
 
     def with_epochs(self, epochs: int) -> "Preset":
         """The same with as many epochs on every architecture."""
+        if epochs < 1:
+            raise ValueError(f"--epochs must be an integer >= 1, got {epochs}.")
         return dataclasses.replace(self, common=dataclasses.replace(self.common, epochs=epochs), epochs={})
 
     def is_comparable(self) -> bool:

@@ -27,7 +27,7 @@ Values = dict[str, np.ndarray]
 
 def save(path: Path, estimates: Estimates) -> str:
     """Writes all values; returns the SHA-256 (hex) of the file."""
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{split}/{name}": estimate.values for split, bounds in estimates.items() for name, estimate in bounds.items()
     }
     buffer = io.BytesIO()
