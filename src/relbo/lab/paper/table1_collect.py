@@ -155,10 +155,13 @@ def read(file: Path) -> dict[str, Any]:
         raise ValueError(f"--from must be a table1.json of `relbo reproduce table1`, got {file}, which is no file.")
     try:
         found = json.loads(file.read_text())
-        lacking = [field for field in FIELDS if field not in found]
-        lacking += [field for cell in found.get("cells", ()) for field in CELL_FIELDS if field not in cell]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"--from must be a table1.json of `relbo reproduce table1`, got {file}: {error}.") from error
+    listed = found.get("cells") if isinstance(found, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(cell, dict) for cell in listed):
+        raise ValueError(f"--from must be a table1.json of `relbo reproduce table1`, got {file} without cells.")
+    lacking = [field for field in FIELDS if field not in found]
+    lacking += [field for cell in listed for field in CELL_FIELDS if field not in cell]
     if lacking:
         raise ValueError(
             f"--from must be a table1.json of this version of `relbo reproduce table1`, got {file} without "
