@@ -111,12 +111,8 @@ def test_redrawn_from_the_json_alone(relbo, tiny, tmp_path):
 
 
 def test_a_json_of_something_else_is_refused(relbo, tmp_path):
-    for text, message in (
-        ("{", "got"),
-        ("[]", "without 'preset'"),
-        ('{"cells": 3}', "got"),
-        ('{"cells": [{}]}', "got"),
-    ):
+    cases = {"{": "got", "[]": "without cells", '{"cells": 3}': "without cells", '{"cells": [{}]}': "without 'preset'"}
+    for text, message in cases.items():
         (tmp_path / "else.json").write_text(text)
         code, out, err = relbo("reproduce", "table1", "--from", tmp_path / "else.json")
         assert (code, out) == (2, "") and "--from must be a table1.json" in err and message in err

@@ -258,6 +258,13 @@ def test_a_cell_under_way_is_shown_and_one_of_another_rate_refused(tiny, tmp_pat
     assert list(failures) == ["rloo-6/200"]
 
 
+def test_cells_beside_the_groups_are_collected_once_begun(tiny, tmp_path):
+    (cell,) = table1.cells(tmp_path, tiny, ["vimco-6"], ["200-200"], num_seeds=1)
+    assert "vimco-6 on 200-200" not in markdown(collect(tmp_path, tiny))
+    cell.begin()
+    assert "vimco-6 on 200-200" in markdown(collect(tmp_path, tiny))
+
+
 def test_cells_of_earlier_versions_are_evaluated_again(made, tiny, tmp_path, monkeypatch):
     (cell,) = table1.cells(made, tiny, ["rloo-6"], ["200"])
     earlier = {name: value for name, value in cell.finished().items() if name != "values"}
