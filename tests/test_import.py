@@ -9,7 +9,7 @@ import logging, sys
 absl = logging.getLogger("absl")
 before = absl.level
 import relbo
-heavy = {"orbax", "tensorstore", "rich", "typer", "matplotlib", "pooch", "numpyro", "arviz", "torch"}
+heavy = {"orbax", "tensorstore", "rich", "typer", "matplotlib", "pooch", "numpyro", "arviz", "torch", "scipy"}
 print(sorted(heavy & set(sys.modules)), [name for name in sys.modules if name.startswith("relbo.lab")])
 assert absl.level == before, absl.level
 relbo.variance.gradient_noise

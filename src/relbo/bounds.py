@@ -25,7 +25,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jax.scipy.special import digamma, logsumexp
 from jaxtyping import Array, Float, Int
 
@@ -318,11 +317,13 @@ def _within_budget(num_samples: int, budget: int) -> np.ndarray:
     # the estimate for K = S, ..., N acceptances among N proposals: minus the sum over S <= j < N of P(n_S > j | K) / j
     accepted = np.arange(num_samples, budget + 1)[None]
     j = np.arange(num_samples, budget)[:, None]
+    # not by scipy's gammaln: importing scipy takes a tenth of the time of `import relbo`
+    log_factorial = np.concatenate([np.zeros(1), np.cumsum(np.log(np.arange(1, budget + 1)))])
 
     def log_choose(n: np.ndarray | int, k: np.ndarray | int) -> np.ndarray:
         possible = (k >= 0) & (k <= n)
         k = np.where(possible, k, 0)
-        value = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+        value = log_factorial[n] - log_factorial[k] - log_factorial[n - k]
         return np.where(possible, value, -np.inf)
 
     late = sum(
