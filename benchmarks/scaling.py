@@ -48,7 +48,7 @@ def words(arguments: argparse.Namespace, out: Path, kind: tuple[int, ...]) -> li
         "--shards",
         str(shards),
         "--log-every",
-        str(arguments.steps),
+        "1000000",
     ]
     line += ["--checkpoint-every", "1000000", "--quiet", "--out", str(out)]
     line += ["--compilation-cache", str(arguments.cache)]
@@ -76,7 +76,7 @@ def seconds_per_step(arguments: argparse.Namespace, kind: str) -> float:
                     stdout=subprocess.DEVNULL,
                 )
             )
-        records = watch(out / "metrics.jsonl", arguments.records, running)
+        records = watch(out / "metrics.jsonl", arguments.epochs, running)
     return (records[-1]["seconds"] - records[-2]["seconds"]) / (records[-1]["step"] - records[-2]["step"])
 
 
@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--layers", default="200-200-200")
     parser.add_argument("--batch-size", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=125, help="of a record; an epoch or more")
-    parser.add_argument("--records", type=int, default=3, help="of which the last is timed")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs, of which the last is timed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "relbo-scaling-cache")
     parser.add_argument("--only", action="append", choices=KINDS, help="kind to run, repeatable; all by default")
