@@ -76,12 +76,15 @@ class Odd(relbo.AbstractEstimator):
             "key": key,
             "text": "a text",
             "visits": jnp.zeros(num_data),
+            "draws": jnp.zeros(num_data),
         }
         return {"inner": relbo.RLOO(2).init(key, pair, num_data), "kept": kept[self.keep]}
 
     def estimate(self, key, pair, state, batch):
         gradient, inner, info = relbo.RLOO(2).estimate(key, pair, state["inner"], batch)
         kept = state["kept"].at[batch.index].add(1) if self.keep == "visits" else state["kept"]
+        if self.keep == "draws":
+            kept = kept.at[batch.index].set(jax.random.uniform(key))
         return gradient, {"inner": inner, "kept": kept}, info
 
 
@@ -100,6 +103,12 @@ def test_states_of_ones_own_are_split(keep):
     result = relbo.fit(pair, Odd(keep), jnp.zeros((40, 3)), num_epochs=2, batch_size=8, shards=4)
     kept = result.state.estimator_state["kept"]
     assert kept == "a text" if keep == "text" else kept.tolist() == [2.0] * 40
+
+
+def test_every_shard_and_every_step_has_random_numbers_of_its_own():
+    pair = relbo.sbn(jax.random.key(0), (2,), jnp.full(3, 0.5))
+    result = relbo.fit(pair, Odd("draws"), jnp.zeros((40, 3)), num_epochs=1, batch_size=8, shards=4)
+    assert len(set(result.state.estimator_state["kept"].tolist())) == 20  # 5 steps of 4 shards
 
 
 def test_the_sum_over_shards_is_that_of_a_tree():
