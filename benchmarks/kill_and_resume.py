@@ -169,9 +169,11 @@ def everything(run: Path) -> dict[str, object]:
         last_step(run), {"pair": pair, "best": pair, "rest": rest}
     )
     found: dict[str, object] = {name: (a.dtype, a.shape, a.tobytes()) for name, a in named_arrays(items).items()}
-    found |= {f"counter {name}": value for name, value in record["counters"].items() if name != "seconds"}
+    found |= {f"counter {name}": value for name, value in record["counters"].items() if "seconds" not in name}
     for number, line in enumerate((run / "metrics.jsonl").read_text().splitlines()):
-        values = {name: value for name, value in json.loads(line).items() if name not in ("seconds", "sha256")}
+        values = {
+            name: value for name, value in json.loads(line).items() if name not in ("seconds", "cpu_seconds", "sha256")
+        }
         found[f"record {number}"] = values
     return {**found, "config": read_config(run)}
 

@@ -41,7 +41,9 @@ def summary(result):
     return {
         "digest": digest(result.state),
         "best": digest(result.best),
-        "records": [{k: v for k, v in record.items() if k != "seconds"} for record in result.metrics],
+        "records": [
+            {k: v for k, v in record.items() if k not in ("seconds", "cpu_seconds")} for record in result.metrics
+        ],
         "parameters": [v.astype(float).ravel().tolist() for v in host_leaves(result.state.pair)],
         "thresholds": [np.nan_to_num(v.astype(float)).ravel().tolist() for v in host_leaves(thresholds)],
         "step": int(result.state.step),

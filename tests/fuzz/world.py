@@ -160,8 +160,9 @@ def state(run: Path) -> str:
     last = max((path for path in (run / "checkpoints").iterdir() if path.name.isdecimal()), key=lambda p: int(p.name))
     record = json.loads((last / "record" / "metadata").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    record["record"]["counters"].pop("seconds")
-    timeless = [{k: v for k, v in line.items() if k not in ("seconds", "sha256")} for line in lines]
+    for clock in ("seconds", "cpu_seconds"):
+        record["record"]["counters"].pop(clock)
+    timeless = [{k: v for k, v in line.items() if k not in ("seconds", "cpu_seconds", "sha256")} for line in lines]
     return json.dumps([record["step"], record["arrays"], record["record"]["counters"], timeless], sort_keys=True)
 
 

@@ -33,6 +33,8 @@ class Counters:
 
     num_proposals: float = 0.0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of all threads of this process: what the steps took, whatever else the machine did at the time."""
     best_bound: float | None = None
     stale: int = 0
     """Validations since the best one."""
@@ -103,12 +105,13 @@ class OpenRun:
         """Takes `count` steps and reports on them."""
         step = int(self.state.step)
         args = (part.data, part.order, jnp.asarray(part.first, jnp.int32), jnp.asarray(count, jnp.int32))
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         try:
             state, report = jax.block_until_ready(chunk(self.state, *args))
         except eqx.EquinoxRuntimeError as error:
             self._stop(f"between steps {step} and {step + count}", runtime_message(error))
         self.counters.seconds += time.perf_counter() - start
+        self.counters.cpu_seconds += time.process_time() - cpu_start
         self._refuse_fault(step + int(report.num_steps), report)
         self.state = state
         share = float(report.extra.get("exhausted", 0.0))
@@ -120,6 +123,7 @@ class OpenRun:
             "num_proposals": self.counters.num_proposals,
             "num_left_out": float(report.num_left_out),
             "seconds": self.counters.seconds,
+            "cpu_seconds": self.counters.cpu_seconds,
             **{name: float(value) for name, value in report.extra.items()},
         }
 

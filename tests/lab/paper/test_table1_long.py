@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
+import relbo
 from relbo.evaluate import Estimate
 from relbo.lab.config import RunConfig, build_estimator
 from relbo.lab.paper import table1, table1_values
@@ -168,6 +170,35 @@ def test_seeds_have_folders_of_their_own_and_differ(made, tiny):
     everything = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
     assert table1.run(table1.cells(made, tiny, groups=["b"])) == {}
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == everything
+
+
+def test_only_bounds_that_are_missing_are_evaluated(made, tiny, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    wider = dataclasses.replace(tiny, bounds=("elbo", "rs:5", "is:5"))
+    before = table1.cells(tmp_path, tiny, ["vrs-recipe"], ["200"])[0].finished()
+    (cell,) = table1.cells(tmp_path, wider, ["vrs-recipe"], ["200"])
+    asked = []
+
+    def evaluate(pair, rows, names, **options):
+        asked.append(names)
+        return relbo.evaluate(pair, rows, names, **options)
+
+    monkeypatch.setattr(table1, "evaluate", evaluate)
+    found = table1.make(cell)
+    assert asked == [["rs:5"]]
+    assert found["test"].keys() == {"elbo", "is:5", "rs:5"} and "acceptance_rate" in found["test"]["rs:5"]
+    assert all(found["test"][name] == before["test"][name] for name in ("elbo", "is:5"))
+    assert found["train"] == before["train"] and cell.values().keys() == {f"test/{n}" for n in found["test"]} | {
+        "train/elbo"
+    }
+    again = dataclasses.replace(wider, bounds=("rs:5", "is:6"))
+    assert (
+        table1.make(table1.cells(tmp_path, again, ["vrs-recipe"], ["200"])[0])["test"]["rs:5"]
+        == (found["test"]["rs:5"])
+    )
+    more = dataclasses.replace(wider, repeats=3)  # other repeats are other numbers: all is evaluated again
+    table1.make(table1.cells(tmp_path, more, ["vrs-recipe"], ["200"])[0])
+    assert asked[1:] == [["is:6"], ["elbo", "rs:5", "is:5"], ["elbo"]]
 
 
 def test_differences_are_those_of_the_values_of_each_seed(made, tiny):

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from relbo import data as datasets
+from relbo.bounds import parse
 from relbo.evaluate import Estimate, evaluate
 from relbo.lab.compare import rejection_of
 from relbo.lab.config import RunConfig
@@ -91,6 +92,13 @@ class Cell:
             and found.get("values") is not None  # earlier versions kept none
         )
         return found if is_all else None
+
+    def known(self, step: int) -> table1_values.Estimates:
+        """Estimates of an earlier evaluation of the same parameters, with as many repeats."""
+        found = self.evaluation()
+        if found is None or found["step"] != step or found["asked"] != self.asked():
+            return {}
+        return table1_values.estimates(self.values(), found)
 
     def values(self) -> table1_values.Values:
         """The bounds of each image, by split and bound; none where the cell was not evaluated."""
@@ -240,7 +248,7 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
     if result.stopped == "interrupted":
         raise Interrupted(result.signal)
     opened = open_run(cell.path, data_dir=data_dir, with_metrics=False)
-    threshold, estimates = evaluations(opened, cell.preset)
+    threshold, estimates = evaluations(opened, cell.preset, cell.known(opened.step))
     # in this order: a kill leaves no evaluation that belongs to other values
     (cell.path / EVALUATION).unlink(missing_ok=True)
     digest = table1_values.save(cell.path / table1_values.FILE, estimates)
@@ -252,6 +260,7 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
         "data_fingerprint": opened.data.fingerprint,
         "step": opened.step,
         "seconds": opened.record["seconds"],
+        "cpu_seconds": opened.record.get("cpu_seconds"),
         "num_proposals": opened.record["num_proposals"],
         "proposals_per_datapoint": opened.record["num_proposals"] / max(opened.step * opened.config.batch_size, 1),
         "threshold": threshold,
@@ -265,26 +274,33 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
     return found
 
 
-def evaluations(run: Run, preset: Preset) -> tuple[str, table1_values.Estimates]:
+def evaluations(
+    run: Run, preset: Preset, known: table1_values.Estimates | None = None
+) -> tuple[str, table1_values.Estimates]:
     """All bounds on the test images, and the ELBO on as many training images, if these have fixed values.
 
-    The random numbers are those of every other cell, so that differences between cells are paired.
+    The random numbers are those of every other cell, so that differences between cells are paired. They do not depend
+    on which bounds are evaluated together, so what is known already is not evaluated again.
     """
     threshold, acceptance = rejection_of(run)
 
-    def bounds(rows: Any, names: Sequence[str]) -> dict[str, Estimate]:
-        return evaluate(
-            run.pair,
-            rows,
-            names,
-            key=jax.random.key(0),
-            repeats=preset.repeats,
-            threshold=threshold,
-            acceptance=acceptance,
-        )
+    def bounds(split: str, rows: Any, names: Sequence[str]) -> dict[str, Estimate]:
+        found = dict((known or {}).get(split, {}))
+        missing = [name for name in names if name not in found]
+        if missing:
+            found |= evaluate(
+                run.pair,
+                rows,
+                missing,
+                key=jax.random.key(0),
+                repeats=preset.repeats,
+                threshold=threshold,
+                acceptance=acceptance,
+            )
+        return found
 
     fixed = run.data.kind == "binary"
     return str(threshold), {
-        "test": bounds(run.data.test, preset.bounds),
-        "train": bounds(run.data.train[: len(run.data.test)], ["elbo"]) if fixed else {},
+        "test": bounds("test", run.data.test, [str(parse(name)) for name in preset.bounds]),
+        "train": bounds("train", run.data.train[: len(run.data.test)], ["elbo"]) if fixed else {},
     }

@@ -22,7 +22,7 @@ from relbo.lab.paper.table1_rows import ARCHITECTURES, REFERENCE
 from relbo.train.directory import METRICS, RUN, read_description
 from relbo.train.log import plain, read_metrics
 
-CURVE = ("epoch", "step", "num_proposals", "seconds", "valid_bound")
+CURVE = ("epoch", "step", "num_proposals", "seconds", "cpu_seconds", "valid_bound")
 FIELDS = ("preset", "note", "rows", "reference", "bounds", "valid_bound", "cells", "comparisons", "seeds")
 CELL_FIELDS = ("row", "label", "architecture", "seed", "layers", "published", "evaluation", "curve", "progress")
 
@@ -107,7 +107,7 @@ def _entry(cell: Cell) -> dict[str, Any]:
         "published": [dataclasses.asdict(number) for number in cell.row.published.get(cell.arch, ())],
         "progress": None if last is None else {name: last.get(name) for name in CURVE[:-1]},
         "curve": [
-            {name: record[name] for name in CURVE} for record in records if record.get("valid_bound") is not None
+            {name: record.get(name) for name in CURVE} for record in records if record.get("valid_bound") is not None
         ],
         "evaluation": cell.evaluation(),
     }
@@ -138,7 +138,7 @@ def _spread(entries: Iterable[dict[str, Any]], names: Sequence[str]) -> list[dic
             "seeds": [entry["seed"] for entry in group],
             "test": {name: over(of_bound(entry, "test", name) for entry in group) for name in names},
             "difference_to_reference": {name: over(of_bound(entry, "pair", name) for entry in group) for name in names},
-            "seconds": over(entry["evaluation"]["seconds"] for entry in group),
+            "cpu_seconds": over(entry["evaluation"].get("cpu_seconds") for entry in group),
         }
         for (row, arch), group in rows.items()
         if len(group) > 1

@@ -1,4 +1,4 @@
-"""Figures of Table 1: the validation bound against proposals and against seconds, a picture for each architecture.
+"""Figures of Table 1: the validation bound against proposals and against CPU seconds, a picture for each architecture.
 
 Drawn from the collected JSON alone. A row has the same colour and line in every picture, whatever else is drawn.
 """
@@ -14,7 +14,7 @@ from relbo.lab.paper import output
 from relbo.lab.paper.table1_rows import ARCHITECTURES
 from relbo.lab.report.plots import look, short_number
 
-PANELS = {"num_proposals": "proposals", "seconds": "seconds of training"}
+PANELS = {"num_proposals": "proposals", "cpu_seconds": "CPU seconds of training"}
 """What the bound is drawn against."""
 
 

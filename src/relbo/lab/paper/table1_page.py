@@ -67,7 +67,7 @@ def bounds_sheet(results: dict[str, Any], arch: str, cells: list[dict[str, Any]]
     return Sheet(title, headings, rows, num_texts=3)
 
 
-COSTS = {"proposals_per_datapoint": "proposals", "step": "steps", "seconds": "seconds"}
+COSTS = {"proposals_per_datapoint": "proposals", "step": "steps", "cpu_seconds": "CPU seconds"}
 
 
 def differences_sheets(results: dict[str, Any], arch: str, cells: list[dict[str, Any]]) -> list[Sheet]:
@@ -240,6 +240,6 @@ def markdown(results: dict[str, Any]) -> str:
                 "\n".join(f"| {' | '.join(line)} |" for line in lines),
             ]
         if arch in pictures:
-            what = f"Validation bound against proposals and seconds of training, {arch}"
+            what = f"Validation bound against proposals and CPU seconds of training, {arch}"
             parts.append(f"![{what}]({figure_name(arch)})")
     return "\n\n".join([*parts, *footnotes(results)]) + "\n"

@@ -5,6 +5,7 @@ difference of their negative log likelihoods is mean_i (c_i - b_i). What makes a
 error over images is far smaller than those of the two means.
 """
 
+import dataclasses
 import hashlib
 import io
 import zipfile
@@ -54,6 +55,17 @@ def load(path: Path, sha256: str) -> Values:
             name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
             for name in archive.namelist()
         }
+
+
+def estimates(values: Values, evaluation: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
+    """What `save` was given, from its values and the summaries in `evaluation.json`."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for place, numbers in values.items():
+        split, _, name = place.partition("/")
+        one = Estimate(name, numbers)
+        extra = {field: value for field, value in evaluation[split][name].items() if field not in one.summary()}
+        found.setdefault(split, {})[name] = dataclasses.replace(one, extra=extra)
+    return found
 
 
 def difference(values: Values, others: Values, bound: str) -> dict[str, Any] | None:
