@@ -58,6 +58,32 @@ def test_half_of_a_run_is_without_rejection_by_default(trained):
     assert RunConfig.load(trained).warmup_epochs == 1.0  # of 2
 
 
+DEFAULTS = {
+    "the recipe": (["vrs"], 2, 6),
+    "the paper's algorithm": (["vrs", "--num-samples", 5], 5, None),
+    "a budget": (["vrs-raw", "--num-proposals", 9], 2, 9),
+    "both": (["vrs", "--num-samples", 3, "--num-proposals", 4], 3, 4),
+    "no budget": (["vimco"], 5, None),
+    "no proposals of its own": (["vrs-all"], 5, None),
+}
+
+
+@pytest.mark.parametrize(("words", "num_samples", "num_proposals"), DEFAULTS.values(), ids=DEFAULTS)
+def test_draws_by_default(monkeypatch, tmp_path, words, num_samples, num_proposals):
+    seen = []
+
+    def train_run(config, *args, **options):
+        seen.append(config)
+        raise ValueError("enough.")
+
+    monkeypatch.setattr("relbo.lab.runs.train_run", train_run)
+    assert run("train", "--estimator", *words, "--epochs", 40, "--out", tmp_path / "run") == 2
+    (config,) = seen
+    assert (config.num_samples, config.num_proposals) == (num_samples, num_proposals)
+    assert (config.threshold, config.warmup_epochs, config.num_draws) == ("quantile:0.7", 20.0, 20)
+    assert (config.valid_bound, config.valid_every) == ("is:100", 4)
+
+
 def test_train_then_evaluate(trained, capsys, tmp_path):
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 2 * (1297 // 64) and records[-1]["epoch"] == 2

@@ -17,6 +17,8 @@ from relbo.lab.cli.devices import (
     start_devices,
 )
 
+RECIPE_THRESHOLD = "quantile:0.7"
+"""What rejects by default, in the second half of a run: docs/results.md says what was compared."""
 EXAMPLES = """
 Train a sigmoid belief network, or your own model, with any estimator; stop it with Ctrl-C and go on with `--resume`.
 
@@ -27,7 +29,9 @@ Train a sigmoid belief network, or your own model, with any estimator; stop it w
 
     relbo train --out runs/first
 
-    relbo train --data binarized-mnist --layers 200 --estimator vrs --threshold quantile:0.9 --epochs 30 --out runs/vrs
+    relbo train --data binarized-mnist --layers 200 --lr 3e-3 --schedule cosine --epochs 40 --out runs/vrs
+
+    relbo train --estimator vrs --num-samples 5 --threshold quantile:0.9 --warmup-epochs 0 --out runs/paper
 
     relbo train --layers 200-200 --estimator vimco --num-samples 10 --lr 3e-4 --out runs/vimco
 
@@ -59,21 +63,24 @@ def train_command(
     layers: str = typer.Option("200", help="Units of each stochastic layer, the one next to the data first: 200-200."),
     num_hidden: int = typer.Option(0, help="Tanh layers inside each conditional; 0 is the linear network."),
     estimator: str = typer.Option("vrs", help="Estimator by name (`relbo list`)."),
-    num_samples: int = typer.Option(5, help="Draws per datapoint: accepted ones for VRS."),
+    num_samples: int | None = typer.Option(
+        None, help="Draws per datapoint; 5, for VRS accepted ones at the least, 2.", show_default=False
+    ),
     num_proposals: int | None = typer.Option(
-        None, help="VRS: proposals that every row evaluates, all accepted ones among them being used; --num-samples."
+        None,
+        help="VRS: proposals that every row evaluates, all accepted ones among them being used; 6, with --num-samples "
+        "as many as these, which is the paper's algorithm.",
+        show_default=False,
     ),
     threshold: str | None = typer.Option(
-        None, help="VRS: quantile:GAMMA, rate:RATE or fixed:T; quantile:0.9 if nothing is said.", show_default=False
+        None, help="VRS: quantile:GAMMA, rate:RATE or fixed:T; quantile:0.7 if nothing is said.", show_default=False
     ),
     rate: float | None = typer.Option(None, help="VRS: short for --threshold rate:RATE, an acceptance rate to hold."),
     refresh_epochs: float = typer.Option(10.0, help="VRS: epochs between refreshes of a quantile; 0 is online."),
     warmup_epochs: float | None = typer.Option(
         None, help="VRS: epochs without rejection at the start; by default half of --epochs."
     ),
-    num_draws: int | None = typer.Option(
-        None, help="VRS: draws behind each threshold that is solved for; by default 100 for a quantile, 20 for a rate."
-    ),
+    num_draws: int = typer.Option(20, help="VRS: draws behind each threshold that is solved for."),
     acceptance: str = typer.Option("soft:1.0", help="VRS: soft:SHARPNESS, soft:SHARPNESS:FLOOR, hard or always."),
     set_: list[str] = typer.Option([], "--set", help="Any other setting of the estimator, NAME=VALUE; repeatable."),
     optimizer: str = typer.Option("adam", help="Any Optax optimiser by name."),
@@ -94,8 +101,12 @@ def train_command(
     coordinator: str | None = COORDINATOR,
     num_processes: int | None = NUM_PROCESSES,
     process_id: int | None = PROCESS_ID,
-    valid_bound: str = typer.Option("is:10", help="Bound by which the best parameters are chosen."),
-    valid_every: int = typer.Option(1, help="Epochs between validations."),
+    valid_bound: str = typer.Option(
+        "is:100", help="Bound by which the best parameters are chosen; few draws prefer a tight q to a good model."
+    ),
+    valid_every: int | None = typer.Option(
+        None, help="Epochs between validations; a tenth of --epochs.", show_default=False
+    ),
     patience: int | None = typer.Option(None, help="Stop after this many validations without a better bound."),
     checkpoint_every: int | None = typer.Option(None, help="Steps between checkpoints; an epoch if not given."),
     log_every: int = typer.Option(100, help="Steps between records in metrics.jsonl."),
@@ -124,15 +135,16 @@ def train_command(
     mesh = start_devices(
         devices, distributed=distributed, coordinator=coordinator, num_processes=num_processes, process_id=process_id
     )
+    draws = draws_by_default(estimator, num_samples, num_proposals)
     asked = RunConfig(
         data=data,
         model=model,
         layers=parse_layers(layers),
         num_hidden=num_hidden,
         estimator=estimator,
-        num_samples=num_samples,
-        num_proposals=num_proposals,
-        threshold=threshold_words(threshold, rate) or "quantile:0.9",
+        num_samples=draws[0],
+        num_proposals=draws[1],
+        threshold=threshold_words(threshold, rate) or RECIPE_THRESHOLD,
         num_draws=num_draws,
         refresh_epochs=refresh_epochs,
         warmup_epochs=warmup_epochs,
@@ -147,11 +159,13 @@ def train_command(
         seed=seed,
         shards=shards or (1 if mesh is None else mesh.size),
         valid_bound=valid_bound,
-        valid_every=valid_every,
+        valid_every=1 if valid_every is None else valid_every,
         patience=patience,
     )
     if warmup_epochs is None:  # after the number of epochs was checked
         asked = dataclasses.replace(asked, warmup_epochs=asked.epochs / 2)
+    if valid_every is None:
+        asked = dataclasses.replace(asked, valid_every=max(asked.epochs // 10, 1))
     refuse_foreign(out, resume=resume)
     config = _resumed(said, asked, out) if resume and (out / "config.json").exists() else asked
     result = train_run(
@@ -181,6 +195,17 @@ def parse_layers(text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() and len(word) < 20 and int(word) > 0 for word in words):
         raise ValueError(f"--layers must be positive integers joined by '-', such as 200-200, got {text!r}.")
     return tuple(int(word) for word in words)
+
+
+def draws_by_default(estimator: str, num_samples: int | None, num_proposals: int | None) -> tuple[int, int | None]:
+    """S and N of a run: those that were said, else those of the recipe (docs/results.md) where there is a budget."""
+    from relbo.estimators import REGISTRY
+
+    cls = REGISTRY.get(estimator)  # an unknown one is refused later, with all others
+    has_budget = cls is not None and any(field.name == "num_proposals" for field in dataclasses.fields(cls))
+    if has_budget and num_samples is None:
+        return 2, 6 if num_proposals is None else num_proposals
+    return 5 if num_samples is None else num_samples, num_proposals
 
 
 def threshold_words(threshold: str | None, rate: float | None) -> str | None:

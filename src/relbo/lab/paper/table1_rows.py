@@ -169,9 +169,9 @@ def recipe(name: str, num_proposals: int) -> Row:
     """VRS as `relbo train` does it by default: plain RLOO for the first half, rejection for the second."""
     return Row(
         name,
-        f"VRS by the recipe (S = 2, N = {num_proposals}, gamma = 0.9 from half of the run)",
+        f"VRS by the recipe (S = 2, N = {num_proposals}, gamma = 0.7 from half of the run)",
         "vrs",
-        {"num_samples": 2, "num_proposals": num_proposals, "threshold": "quantile:0.9"},
+        {"num_samples": 2, "num_proposals": num_proposals, "threshold": "quantile:0.7"},
         warmup_share=0.5,
     )
 
