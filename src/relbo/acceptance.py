@@ -146,7 +146,7 @@ class Soft(AbstractAcceptance):
         """Computes g''(u), which is -a (1 - a) at s = 1 and eps = 0."""
         sharpness, floor = self._settings(u.dtype)
         slope = jax.nn.sigmoid(-sharpness * u)
-        plain = -sharpness * slope * jax.nn.sigmoid(sharpness * u)
+        plain = -sharpness * slope * (1 - slope)
         if not self._has_floor:
             return plain
         rho = _above_floor(u, sharpness, floor)
@@ -213,6 +213,11 @@ class Always(AbstractAcceptance):
     def level(self, rate: Float[Array, ""]) -> Float[Array, ""]:
         """There is none: every proposal is accepted."""
         raise ValueError("Rate: the acceptance must be able to reject, got Always(). Use Soft() or Hard().")
+
+
+def in_one_axis(function: Callable[[Array], Array], u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """A function of single numbers: a loop over the few draws of a row is not worth a processor's vectors."""
+    return function(u.reshape(-1)).reshape(u.shape)
 
 
 def log_odds_of(log_p: Float[Array, "*s"], log_q: Float[Array, "*s"], t: Array) -> Float[Array, "*s"]:

@@ -20,13 +20,14 @@ Reference:
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from relbo._check import is_int, refuse_if, require
 from relbo._tree import Begun, is_finite
-from relbo.acceptance import AbstractAcceptance, log_odds_of
+from relbo.acceptance import AbstractAcceptance, in_one_axis, log_odds_of
 from relbo.lanes import Places, place_of, running_sum
 from relbo.streams import Streams, grid, log_uniform, stream_words
 from relbo.types import Draws, LogProbs, Weights
@@ -128,15 +129,14 @@ def sample(
     last = 2 * cap if fall_back else cap
 
     def is_accepted(row: Array, position: Array, log_probs: LogProbs, t: Array) -> Array:
-        # in one axis: a loop over the few draws of a row is not worth a processor's vectors
-        u = log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype)[row])
-        log_a = acceptance.log_prob(u.reshape(-1))
+        u = log_odds_of(*log_probs, t.astype(log_probs.log_p.dtype))
+        log_a = in_one_axis(acceptance.log_prob, u).reshape(-1)
         # a uniform number of half precision has too few values
         wide = log_a.dtype if jnp.finfo(log_a.dtype).bits >= 32 else jnp.dtype(jnp.float32)
         word = stream_words(streams.accept, row.reshape(-1), position.reshape(-1))[0]
         return (log_uniform(word, wide) <= log_a.astype(wide)).reshape(u.shape)
 
-    in_first = is_accepted(*grid(num_rows, budget), first.log_probs, t)
+    in_first = is_accepted(*grid(num_rows, budget), first.log_probs, t[:, None])
     num_first = jnp.sum(in_first, axis=1, dtype=jnp.int32)
     next_round = view.rounds(streams.propose, view.late_width(num_samples, budget), widths)
     slot = jnp.arange(num_samples, dtype=jnp.int32)[None]
@@ -155,7 +155,7 @@ def sample(
         lanes, found = next_round(missing(late), late.drawn, limit(late))
         live = lanes.live()
         t_now = jnp.where(late.fallen, jnp.inf, t)
-        accept = is_accepted(lanes.row, lanes.position, found.log_probs, t_now) & live
+        accept = is_accepted(lanes.row, lanes.position, found.log_probs, t_now[lanes.row]) & live
         # all moves of draws are gathers: a scatter is a loop over its rows on a CPU.
         # Of the round's acceptances, row i won numbers before[i] + 1 to after[i].
         count = running_sum(accept.astype(jnp.int32))
@@ -237,7 +237,8 @@ def accepted_draws(
 
     The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
     later is evaluated again, in blocks, as many as there are. The gradient is that of `view.scored` or, `along_path`,
-    of `view.along`.
+    of `view.along`; to rows that reject nothing, T = +inf, the latter adds - sum_k grad log q(z_k | x) / N over their
+    first N proposals, which has mean 0.
 
     Example:
         >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
@@ -267,17 +268,22 @@ def accepted_draws(
     )
 
     def pull_back(weights: Weights) -> Any:
+        in_first = Weights(*[c[:, :num_proposals] for c in weights])
+        # where nothing is rejected the c^p of a row add up to its weight in the mean
+        whole = jnp.where(jnp.isposinf(t), jnp.sum(weights.model, axis=1) / num_proposals, 0)
+        score = jnp.broadcast_to(-whole[:, None], in_first.proposal.shape)
         with jax.named_scope("pull_back"):
-            grads = pull_first(Weights(*[c[:, :num_proposals] for c in weights]))
+            grads = pull_first(in_first, score) if along_path else pull_first(in_first)
         # a rejected z may have an infinite derivative, and 0 times that is NaN: then all that has a weight is redone
         finite = is_finite(grads)
         late = jnp.arange(accepted.used.shape[1]) >= num_proposals
         todo = ((weights.model != 0) | (weights.proposal != 0)) & (late[None] | ~finite)
-        places = Places(streams.propose, accepted.position, accepted.z) if along_path else accepted.z
+        start, places = Begun(grads, finite), accepted.z
+        if along_path:
+            kept = jax.lax.cond(finite, lambda: grads, lambda: _score(view, z, score))
+            start, places = Begun(kept, jnp.ones((), bool)), Places(streams.propose, accepted.position, accepted.z)
         with jax.named_scope("late_gradient"):
-            return view.gradient(
-                places, weights, todo, Begun(grads, finite), view.late_width(num_samples, num_proposals)
-            )
+            return view.gradient(places, weights, todo, start, view.late_width(num_samples, num_proposals))
 
     return Draws(accepted.z, *accepted.log_probs, accepted.used, pull_back, accepted)
 
@@ -321,6 +327,12 @@ def draw_accepted(
         return jax.tree.map(lambda v: v[row, place], tree)
 
     return accepted._replace(z=compact(accepted.z), log_probs=compact(accepted.log_probs), used=compact(accepted.used))
+
+
+def _score(view: AbstractView, z: PyTree, weights: Float[Array, "b k"]) -> Any:
+    """The weighted gradient of log q at fixed z alone, finite also where log p has no derivative."""
+    _, pull = eqx.filter_vjp(lambda pair: view.at(pair).log_densities(z).log_q, view.pair)
+    return pull(weights)[0]
 
 
 def _refuse_failures(result: Accepted, late: _Late, num_samples: int, max_rounds: int, *, throw: bool) -> Accepted:

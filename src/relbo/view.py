@@ -126,17 +126,17 @@ class AbstractView(eqx.Module):
         log_probs, pull = eqx.filter_vjp(lambda pair: self.at(pair).log_densities(z), self.pair)
         return log_probs, lambda weights: pull(LogProbs(*[computed_once(c) for c in weights]))[0]
 
-    def along(self, noise: PyTree) -> tuple[PyTree, LogProbs, Callable[[Weights], Any]]:
+    def along(self, noise: PyTree) -> tuple[PyTree, LogProbs, Callable[..., Any]]:
         """Draws from their noise, log densities, and the way from weights to a gradient along the path of the draws.
 
         c^p weighs the gradient of log p at fixed z, c^q that of log w = log p - log q in z, its parameters held fixed,
-        times the derivative of z in the parameters.
+        times the derivative of z in the parameters. A second argument may weigh that of log q at fixed z.
         """
         z, pull_z = eqx.filter_vjp(lambda pair: self.at(pair).transform(noise), self.pair)
         log_probs, pull = eqx.filter_vjp(lambda pair, z: self.at(pair).log_densities(z), self.pair, z)
 
-        def pull_back(weights: Weights) -> Any:
-            at_fixed_z, _ = pull(LogProbs(weights.model, jnp.zeros_like(weights.proposal)))
+        def pull_back(weights: Weights, score: Float[Array, "b k"] | None = None) -> Any:
+            at_fixed_z, _ = pull(LogProbs(weights.model, jnp.zeros_like(weights.proposal) if score is None else score))
             _, in_z = pull(LogProbs(weights.proposal, -weights.proposal))
             return tree_add(at_fixed_z, pull_z(in_z)[0])
 
@@ -335,18 +335,18 @@ class BatchView(AbstractView):
         self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int
     ) -> Any:
         # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
-        weighed = (weights.model != 0) | (weights.proposal != 0)
-        spare = one_weighed(places.z, weighed)
-
         def block(first: Array) -> Any:
+            spare = one_weighed(places.z, (weights.model != 0) | (weights.proposal != 0))
             column = first + jnp.arange(width, dtype=jnp.int32)
             is_own = (places.position[:, :, None] == column[None, None]) & todo[:, :, None]
             noise = jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column))
             *_, pull = self.along(Partly(noise, jnp.any(is_own, axis=1), spare))
-            own = Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights])
-            return pull(own)
+            return pull(Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights]))
 
-        return sum_over_blocks(block, start.value(), places.position, todo, width)
+        def all_blocks() -> Any:
+            return sum_over_blocks(block, start.value(), places.position, todo, width)
+
+        return jax.lax.cond(jnp.any(todo), all_blocks, start.value)  # most steps have nothing to do
 
     def noise(self, key: PRNGKeyArray, num_draws: int) -> PyTree:
         """The noise behind `draw`."""

@@ -12,6 +12,7 @@ from jax.scipy.stats import norm
 import relbo
 from relbo.models.gaussian import DiagonalGaussian, linear_gaussian
 from relbo.models.layers import Affine
+from relbo.streams import split_streams
 from relbo.types import EmptyState
 from relbo.variance import gradient_moments
 from relbo.view import view_of
@@ -125,17 +126,48 @@ def test_sampled_gradient_with_a_budget_and_late_draws(acceptance):
         assert np.all(np.abs(mean - value) < 5.5 * np.sqrt(variance / found.num_estimates))
 
 
-def test_without_rejection_it_is_the_path_that_sticks_the_landing():
+def test_without_rejection_it_is_pathwise_score_and_all():
     pair, batch = linear_gaussian(jax.random.key(1), 2, jnp.asarray([0.3, -0.2, 0.5])), jnp.ones((4, 3))
     batch = relbo.Batch(batch * jnp.arange(4.0)[:, None], jnp.arange(4))
     estimator = relbo.VRSPath(3, float("inf"))
-    plain = relbo.Pathwise(3, drop_score=True)
+    plain = relbo.Pathwise(3)
     got, _, info = jax.jit(estimator.estimate)(
         jax.random.key(2), pair, estimator.init(jax.random.key(0), pair, 4), batch
     )
     wanted, _, other = jax.jit(plain.estimate)(jax.random.key(2), pair, EmptyState.of(4), batch)
     assert_trees_close(got, wanted, rtol=1e-12)
     np.testing.assert_allclose(info.bound, other.bound, rtol=1e-12)
+
+
+class Positive(relbo.AbstractModel):
+    """Log z, impossible below 0, where the derivative is not a number."""
+
+    scale: jax.Array
+
+    def log_joint(self, x, z):
+        return self.scale * jnp.log(jax.nn.relu(z[0]))
+
+    def sample(self, key):
+        raise NotImplementedError
+
+
+def test_without_rejection_the_score_of_impossible_draws_counts():
+    # without these the term that has mean 0 would have another one
+    rows, size, mean, spread = 20, 4, 0.5, 0.8
+    pair = relbo.Pair(Positive(jnp.asarray(1.0)), Normal(jnp.asarray([mean]), jnp.log(jnp.asarray([spread]))))
+    estimator = relbo.VRSPath(2, float("inf"), num_proposals=size)
+    key, x = jax.random.key(3), jnp.zeros((rows, 1))
+    state = estimator.init(jax.random.key(0), pair, rows)
+    got, _, info = jax.jit(estimator.estimate)(key, pair, state, relbo.Batch(x, jnp.arange(rows)))
+    draws, _ = estimator.draw(split_streams(key), view_of(pair, x), state, relbo.Batch(x, jnp.arange(rows)))
+    z, used = np.asarray(draws.z)[..., 0], np.asarray(draws.used)
+    assert (z[:, :size] < 0).any() and not (used & (z < 0)).any() and (info.extra.num_used < size).any()
+    away = (z - mean) / spread
+    slope = np.where(used, 1 / np.where(used, z, 1) + away / spread, 0)
+    path = [np.mean(np.sum(slope * one, axis=1) / used.sum(axis=1)) for one in (1.0, spread * away)]
+    score = [np.mean(one[:, :size]) for one in (away / spread, away**2 - 1)]
+    wanted = np.subtract(path, score)
+    np.testing.assert_allclose([got.proposal.mean[0], got.proposal.log_scale[0]], wanted, rtol=1e-9)
 
 
 def test_every_sample_is_zero_at_the_posterior():

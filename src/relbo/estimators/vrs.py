@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo import bounds, rejection
 from relbo._check import is_int, require
-from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
+from relbo.acceptance import AbstractAcceptance, Soft, in_one_axis, log_odds_of
 from relbo.estimators.base import check_num_samples
 from relbo.estimators.records import Parts, Rejection, Tally, VRSInfo, VRSState
 from relbo.estimators.score import AbstractScoreEstimator
@@ -122,33 +122,38 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
     def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
         """The corrected Theorem 2 for theta, `for_phi` for phi."""
         reading, accepted = draws.extra
-        used = draws.used
-        u = log_odds_of(draws.log_p, draws.log_q, accepted.t[:, None])
-        signal = jnp.where(used, draws.log_w - self.acceptance.log_prob(u), 0)
-        slope = self.acceptance.slope(u)
+        used, size = draws.used, self.num_proposals
+        # the first round as the accept test has it, so that both are computed once; of a row that has fallen back since
+        # none of it is used
+        u = [
+            log_odds_of(draws.log_p[:, part], draws.log_q[:, part], t[:, None])
+            for part, t in ((slice(size), reading.t), (slice(size, None), accepted.t))
+        ]
+        log_a = [in_one_axis(self.acceptance.log_prob, one) for one in u]
+        slope = jnp.concatenate([in_one_axis(self.acceptance.slope, one) for one in u], axis=1)
+        signal = jnp.where(used, draws.log_w - jnp.concatenate(log_a, axis=1), 0)
         count = jnp.maximum(accepted.num_used, 2).astype(signal.dtype)[:, None]
         mean = jnp.sum(signal, axis=1, keepdims=True) / count
         parts = Parts(
             uniform=jnp.where(used, 1 / count, 0),
             slope=slope,
             centred=jnp.where(used, signal - mean, 0) / (count - 1),
-            u=u,
+            u=jnp.concatenate(u, axis=1),
         )
         weights = Weights(parts.uniform + slope * parts.centred, self.for_phi(draws, parts))
 
-        valid, first = accepted.num_used > 0, slice(self.num_proposals)
+        valid = accepted.num_used > 0
         log_z = jnp.where(
             accepted.exhausted,
             bounds.log_z_stopped(self.num_samples, accepted.num_tried),
             bounds.log_z_unbiased(accepted.num_used, accepted.num_tried, self.num_samples, self.num_proposals),
         ).astype(signal.dtype)
-        first_u = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], reading.t[:, None])
         info = Info(
             bound=jnp.where(valid, mean[:, 0] + log_z, jnp.nan),
             valid=valid,
             num_proposals=accepted.num_proposals,
             extra=VRSInfo(
-                acceptance=jnp.mean(jnp.exp(self.acceptance.log_prob(first_u)), axis=-1),
+                acceptance=jnp.mean(jnp.exp(log_a[0]), axis=-1),
                 threshold=reading.t,
                 age=reading.age,
                 exhausted=accepted.exhausted,

@@ -9,9 +9,14 @@ With z_1..z_K iid from r, z = transform(noise, x; phi), u = log w + T(x), g = lo
 the phi inside log w held fixed. For the paper's acceptance the weights are those of a^2 + 2 (A - E A) a (1 - a). It
 follows from the score form, Cov_r(A, (1 - g') grad log q) = E_q[h grad log q] / Z_R with h = (A - E_r A) a (1 - g'), by
 E_q[h grad_phi log q] = E_q[(dh/dz) (dz/dphi)], since dA = (1 - g') d log w and da = a g' d log w. It is unbiased for
-every K >= 2, needs a smooth acceptance, and is exactly 0 in every sample where q is the posterior. At T = +inf this is
-`Pathwise(drop_score=True)`. It is not always quieter than the score form: in few dimensions, or far from the posterior,
-that one may win (`relbo variance` measures both).
+every K >= 2, needs a smooth acceptance, and is exactly 0 in every sample where q is the posterior. It is not always
+quieter than the score form: in few dimensions, or far from the posterior, that one may win (`relbo variance` measures
+both).
+
+Rows that reject nothing, T = +inf, also get - sum_k grad_phi log q(z_k) / N over their N proposals, so for them this is
+`Pathwise()`. Its mean is 0. It is there for the start of a run: of a guide that is far too narrow, d/dz log w is mostly
+noise, z's distance from the mean in units of s^2, which the term takes away again. Near the posterior it is the noise,
+but there T is finite. A row that runs out of proposals, and falls back to T = +inf, goes without.
 
 References:
     Grover et al. (2018), "Variational Rejection Sampling", https://arxiv.org/abs/1804.01712.
@@ -23,6 +28,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from relbo.acceptance import in_one_axis
 from relbo.estimators.records import Parts
 from relbo.estimators.vrs import AbstractVRS
 from relbo.types import Draws
@@ -51,5 +57,5 @@ class VRSPath(AbstractVRS):
     def for_phi(self, draws: Draws, parts: Parts) -> Float[Array, "b k"]:
         """Weights of d/dz log w . dz/dphi."""
         kept = 1 - parts.slope
-        bend = parts.slope * kept - self.acceptance.curvature(parts.u)
+        bend = parts.slope * kept - in_one_axis(self.acceptance.curvature, parts.u)
         return kept**2 * parts.uniform + bend * parts.centred
