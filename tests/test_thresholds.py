@@ -735,3 +735,26 @@ def test_a_rate_below_the_floor_keeps_t_finite():
     assert np.isfinite(t).all()
     shares = jnp.exp(floored.log_prob(jnp.zeros(3) + t))
     np.testing.assert_allclose(shares, 0.1, atol=1e-3)
+
+
+@pytest.mark.parametrize("threshold", [relbo.Rate(0.4), relbo.Quantile(0.7, every=None)], ids=repr)
+def test_a_batch_of_all_rows_is_as_good_as_their_numbers(threshold):
+    # rows that are known while the step is traced are neither gathered nor scattered
+    rows, acceptance = jnp.arange(6), relbo.Soft()
+    state = threshold.init(6)
+
+    def step(state, index, log_w):
+        reading = threshold.read(state, index)
+        t = jnp.where(reading.due, threshold.solve(log_w, acceptance, state.step) + reading.correction, reading.t)
+        return threshold.update(state, index, t, log_w, acceptance), t
+
+    known = jax.jit(lambda state, log_w: step(state, rows, log_w))
+    traced = jax.jit(step)
+    assert "scatter" not in str(jax.make_jaxpr(lambda s, w: step(s, rows, w))(state, jnp.zeros((6, 8))))
+    ours = theirs = state
+    for i in range(30):
+        log_w = 0.1 * i + jnp.arange(6.0)[:, None] * jax.random.normal(jax.random.key(i), (6, 8))
+        (ours, t), (theirs, same) = known(ours, log_w), traced(theirs, rows, log_w)
+        np.testing.assert_allclose(t, same, rtol=1e-12)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)

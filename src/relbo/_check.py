@@ -138,12 +138,21 @@ def rows_in_range(index: Array, num_data: int | Array) -> None:
 def checked_rows(index: Int[Array, " b"], num_data: int | Int[Array, ""]) -> Int[Array, " b"]:
     """Refuses rows outside [0, num_data): a `ValueError` for concrete rows, a runtime error for traced ones."""
     rows_in_range(index, num_data)
+    if not isinstance(index, jax.core.Tracer) and not isinstance(num_data, jax.core.Tracer):
+        return index
     limit = num_data if isinstance(num_data, int) else "num_data"
     return refuse_if(
         index,
         jnp.any((index < 0) | (index >= jnp.asarray(num_data, index.dtype))),
         f"batch.index must lie in [0, {limit}), the num_data given to init; got a row outside of it.",
     )
+
+
+def is_every_row(index: Array, num_data: int) -> bool:
+    """Whether a batch is known, while it is traced, to be the whole dataset in order."""
+    if isinstance(index, jax.core.Tracer) or index.shape != (num_data,):
+        return False
+    return bool(np.array_equal(np.asarray(index), np.arange(num_data)))
 
 
 def refuse_if(value: Checked, condition: Bool[Array, ""], message: str) -> Checked:

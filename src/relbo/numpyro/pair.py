@@ -155,4 +155,5 @@ def build_batch(program: Program, num_shared: int) -> Batch:
     """All rows of the minibatch, once for each draw of the shared latents."""
     num_rows = num_shared * program.layout.num_rows
     observed = {name: jnp.concatenate([value] * num_shared) for name, value in program.observed.items()}
-    return Batch(Row(jnp.arange(num_rows, dtype=jnp.int32), observed), jnp.tile(program.index, num_shared))
+    index = program.index if num_shared == 1 else jnp.tile(program.index, num_shared)
+    return Batch(Row(jnp.arange(num_rows, dtype=jnp.int32), observed), index)

@@ -17,6 +17,7 @@ from, whose score is needed.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.handlers import trace
@@ -97,7 +98,8 @@ class Program:
         self.layout = find_layout(guide_trace, model_trace, plate, lambda *names: self._leaks(params, both, *names))
         self.num_plate_dims = max([0, *(len(s["fn"].batch_shape) for s in both.values() if s["type"] == "sample")])
         chosen = self.layout.plate
-        self.index = jnp.zeros(1, jnp.int32) if chosen is None else self.plates[chosen]
+        whole = (jnp.zeros(1, jnp.int32), 1, 1)
+        self.index = rows_of(*(whole if chosen is None else (self.plates[chosen], *self.sizes[chosen])))
         self.observed = observations(model_trace, chosen, self.layout.num_rows)
 
     def _leaks(
@@ -234,6 +236,14 @@ class _Total:
 def _dim_of(site: dict[str, Any], plate: str | None) -> int | None:
     frame = frame_of(site, plate)
     return None if frame is None else frame.dim
+
+
+def rows_of(index: Array, num_rows: int, num_data: int) -> Array:
+    """The rows of a plate; if it is not subsampled, as numbers that are known while the program is traced."""
+    if num_rows != num_data:
+        return index
+    with jax.ensure_compile_time_eval():
+        return jnp.arange(num_data, dtype=index.dtype)
 
 
 def observations(model_trace: Trace, plate: str | None, num_rows: int) -> dict[str, Array]:

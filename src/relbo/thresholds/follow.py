@@ -30,7 +30,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from relbo._check import checked_rows, is_int, is_number, require
+from relbo._check import checked_rows, is_every_row, is_int, is_number, require
 from relbo.thresholds.base import Reading
 
 ENOUGH = 12.0
@@ -155,14 +155,14 @@ def read(
     """T of the rows, or +inf as long as nothing is to be rejected; new rows, strangers and old targets are due."""
     index = checked_rows(index, state.value.shape[0])
     strangers = (state.num_again < gains.fewest) | (moves_by(state, gains) > gains.stranger)
-    value = state.value[index]
-    target = target.astype(state.target.dtype)
-    moved = jnp.abs(_logit(target) - _logit(state.target[index])) > gains.retarget
-    correction = state.lead * jnp.sqrt(_variance(state, index))
+    own = _own(state, index)
+    target = target.astype(own.target.dtype)
+    moved = jnp.abs(_logit(target) - _logit(own.target)) > gains.retarget
+    correction = own.lead * jnp.sqrt(_variance(own))
     return Reading(
-        t=jnp.where(rejects, value + correction, jnp.inf),
-        due=rejects & (jnp.isnan(value) | strangers | moved),
-        age=state.step - state.visited[index],
+        t=jnp.where(rejects, own.value + correction, jnp.inf),
+        due=rejects & (jnp.isnan(own.value) | strangers | moved),
+        age=own.step - own.visited,
         correction=correction,
     )
 
@@ -194,24 +194,25 @@ def update(
     """
     log_w = log_w.astype(t.dtype)
     reading = read(state, index, gains, target=target, rejects=rejects)
+    own = _own(state, index)
     size, count, mean, seen_variance = _moments(log_w)
     seen = count > 0
-    known = seen & (state.visits[index] > 0)
+    known = seen & (own.visits > 0)
     before = jnp.where(reading.due, t, reading.t)  # of a row that ran out, what made it run out, if that is known
     ran_out = rejects & jnp.isposinf(t)
-    variance = _variance(state, index)
+    variance = _variance(own)
     spread = jnp.sqrt(variance)
     seen_variance = jnp.minimum(seen_variance, gains.outlier * variance)
 
     # the level, and how far it moved
     drift = moves_by(state, gains) * variance
-    surprise = jnp.where(known, mean - state.mean[index], 0)
+    surprise = jnp.where(known, mean - own.mean, 0)
     noise = variance / count.clip(1)
-    total = state.error[index] + drift + noise
-    to_level = jnp.where(known, (state.error[index] + drift) / total, 1)
-    missed = jnp.where(known & ~reading.due, state.common[index] + drift, 0)
-    excess = surprise**2 - state.error[index] - jnp.where(count > 1, seen_variance, variance) / count.clip(1)
-    level = state.mean[index] + to_level * (mean - state.mean[index])
+    total = own.error + drift + noise
+    to_level = jnp.where(known, (own.error + drift) / total, 1)
+    missed = jnp.where(known & ~reading.due, own.common + drift, 0)
+    excess = surprise**2 - own.error - jnp.where(count > 1, seen_variance, variance) / count.clip(1)
+    level = own.mean + to_level * (mean - own.mean)
 
     # towards the target
     slope = target * (1 - target) * jnp.minimum(2 / spread, 1)
@@ -224,7 +225,7 @@ def update(
     error = jnp.where(jnp.isfinite(before) | no_share, (shares - target) / slope, 0)
     is_high = jnp.min(jnp.where(jnp.isneginf(log_w), jnp.inf, log_w + before[:, None]), axis=-1) > ENOUGH
     error = jnp.where(is_high & seen & ~ran_out, jnp.maximum(error, 0), error)
-    gain = jnp.maximum(1 / (state.visits[index].astype(t.dtype) + fresh_draws / size), gains.floor)
+    gain = jnp.maximum(1 / (own.visits.astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
     # rows that are in every batch correct themselves as often as all rows together could
     others = jnp.maximum(1 - index.shape[0] / state.num_data.astype(t.dtype), 0)
@@ -237,7 +238,7 @@ def update(
     num_visits, by_visits = _weight(state.num_visits, count > 1, memory)
     num_again, by_again = _weight(state.num_again, known, memory)
     freedom = (count - 1).clip(0)
-    trust = freedom / (4 + jnp.minimum(state.visits[index].astype(t.dtype) + 1, gains.own) * freedom)
+    trust = freedom / (4 + jnp.minimum(own.visits.astype(t.dtype) + 1, gains.own) * freedom)
     new_variance = jnp.maximum(variance + trust * (seen_variance - variance), 1)
     # what the lead has learned serves this row as well: without that it would have nothing to stop at where every
     # row is in every batch
@@ -249,6 +250,8 @@ def update(
 
     # only the rows of the batch are written: a choice between the old state and the new would be a pass over all rows
     def put(old: Array, new: Array) -> Array:
+        if is_every_row(index, old.shape[0]):  # a scatter is a loop over its rows on a CPU
+            return learn(old, new)
         return old.at[index].set(jnp.where(rejects, new.astype(old.dtype), old[index]))
 
     def learn(old: Array, new: Array) -> Array:
@@ -256,13 +259,13 @@ def update(
 
     return FollowState(
         value=put(state.value, new),
-        mean=put(state.mean, jnp.where(seen, level, state.mean[index])),
+        mean=put(state.mean, jnp.where(seen, level, own.mean)),
         error=put(state.error, jnp.where(known, to_level * noise, jnp.where(seen, noise, 0))),
         common=put(state.common, missed * (1 - to_level)),
         variance=put(state.variance, new_variance),
-        visits=put(state.visits, jnp.where(reading.due, 1, state.visits[index] + 1)),
+        visits=put(state.visits, jnp.where(reading.due, 1, own.visits + 1)),
         visited=put(state.visited, jnp.broadcast_to(state.step, index.shape)),
-        target=put(state.target, jnp.where(reading.due, target.astype(state.target.dtype), state.target[index])),
+        target=put(state.target, jnp.where(reading.due, target.astype(own.target.dtype), own.target)),
         lead=learn(state.lead, lead),
         spread=learn(
             state.spread, state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread)
@@ -282,8 +285,15 @@ def _logit(share: Array) -> Array:
     return jnp.log(share) - jnp.log1p(-share)
 
 
-def _variance(state: FollowState, index: Int[Array, " b"]) -> Float[Array, " b"]:
-    return jnp.where(state.visits[index] > 0, state.variance[index], state.spread**2)
+def _own(state: FollowState, index: Int[Array, " b"]) -> FollowState:
+    """The state of the rows of a batch."""
+    if is_every_row(index, state.value.shape[0]):
+        return state
+    return FollowState(*[leaf[index] if leaf.ndim == 1 else leaf for leaf in state])
+
+
+def _variance(own: FollowState) -> Float[Array, " b"]:
+    return jnp.where(own.visits > 0, own.variance, own.spread**2)
 
 
 def _moments(log_w: Float[Array, "b n"]) -> tuple[int, Array, Array, Array]:
