@@ -216,7 +216,12 @@ class Always(AbstractAcceptance):
 
 
 def in_one_axis(function: Callable[[Array], Array], u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """A function of single numbers: a loop over the few draws of a row is not worth a processor's vectors."""
+    """A function of single numbers: a loop over the few draws of a row is not worth a processor's vectors.
+
+    Example:
+        >>> in_one_axis(relbo.Soft().slope, jnp.zeros((2, 3))).shape
+        (2, 3)
+    """
     return function(u.reshape(-1)).reshape(u.shape)
 
 

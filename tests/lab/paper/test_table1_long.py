@@ -43,7 +43,7 @@ def test_the_long_protocol(tmp_path):
     estimator = build_estimator(config, 1_000)
     assert (estimator.num_samples, estimator.num_proposals) == (2, 6)
     threshold = estimator.threshold
-    assert (threshold.gamma, threshold.num_draws, threshold.warmup) == (0.9, 20, 50_000)
+    assert (threshold.gamma, threshold.num_draws, threshold.warmup) == (0.7, 20, 50_000)
     paper = build_estimator(config_of(LONG, "vrs-0.9", tmp_path=tmp_path), 1_000)
     assert (paper.num_samples, paper.num_proposals, paper.threshold.warmup) == (5, 5, None)
     assert build_estimator(config_of(LONG, "vrs-recipe-20", tmp_path=tmp_path), 1_000).num_proposals == 20
