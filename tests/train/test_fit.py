@@ -165,6 +165,8 @@ def test_time_limit_stops_and_the_run_can_go_on(tmp_path, data, pair):
     last = relbo.fit(pair, relbo.RLOO(2), data, out=out, resume=True, **options)
     assert last.stopped == "finished" and last.metrics[0]["seconds"] == spent
     assert same(whole.state, last.state)
+    cpu = [record["cpu_seconds"] for record in last.metrics]  # goes on from the checkpoint, as the seconds do
+    assert cpu[0] == short.metrics[-1]["cpu_seconds"] > 0 and cpu == sorted(cpu)
 
 
 class Breaking(relbo.AbstractModel):
