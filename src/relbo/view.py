@@ -288,8 +288,13 @@ class BatchView(AbstractView):
         return self.log_densities(self.draw(key, num_draws))
 
     def settled(self, log_probs: LogProbs, key: PRNGKeyArray) -> LogProbs:
-        """Behind a loop that is entered once in 2^32 times."""
-        return held(jax.lax.stop_gradient(log_probs), jax.random.key_data(key).reshape(-1)[0] == 0)
+        """Behind a loop that is entered once in 2^32 times, and in the program's own order, a draw to a row."""
+
+        def turned(tree: LogProbs) -> LogProbs:
+            return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), tree)
+
+        rarely = jax.random.key_data(key).reshape(-1)[0] == 0
+        return turned(held(turned(jax.lax.stop_gradient(log_probs)), rarely))
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """Half the first round: of many rows some miss draws, and a further round costs more than wider columns."""

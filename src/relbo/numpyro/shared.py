@@ -115,10 +115,11 @@ def draws_by_place(shared: Shared, estimator: AbstractVRS, state: Any, batch: Ba
     with collected():  # the estimator reads it again, and refuses what is to be refused
         reading = estimator.threshold.read(state.thresholds, batch.index)
     rejects: Bool[Array, ""] = ~jnp.all(jnp.isposinf(reading.t) & ~reading.due)
-    place = jnp.arange(estimator.num_proposals) // 2
 
     def at_places(values: dict[str, Array]) -> dict[str, Array]:
-        return jax.tree.map(lambda v: jnp.where(rejects, v[:1], v[place]), values)
+        # not by a gather: backwards that would be a scatter, a loop over its rows on a CPU
+        chosen = jax.tree.map(lambda v: jnp.where(rejects, v[:1], v), values)
+        return jax.tree.map(lambda v: jnp.repeat(v, 2, axis=0)[: estimator.num_proposals], chosen)
 
     values, pull = jax.vjp(at_places, shared.values)
     is_first = jnp.arange(shared.num_draws) == 0

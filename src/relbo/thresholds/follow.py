@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from relbo._check import checked_rows, is_every_row, is_int, is_number, require
 from relbo.thresholds.base import Reading
@@ -231,12 +231,24 @@ def update(
     others = jnp.maximum(1 - index.shape[0] / state.num_data.astype(t.dtype), 0)
     weight = jnp.where(reading.due, 1, others)
     common = jnp.maximum(1 / (state.num_visits + 50), gains.floor) * index.shape[0]
-    lead = jnp.clip(state.lead - jnp.minimum(common, gains.lead) * jnp.mean(weight * error / spread), -3, 3)
 
-    # what rows have in common, and their own variance
+    # what rows have in common, by one pass over them, and their own variance
+    relative = excess / variance
+    varied = count > 1
+    sums = _sums(
+        weight * error / spread,
+        varied,
+        jnp.where(varied, jnp.sqrt(seen_variance.clip(1)), 0),
+        known,
+        jnp.where(known, relative, 0),
+        jnp.where(known, relative**2, 0),
+    )
+    lead = state.lead - jnp.minimum(common, gains.lead) * sums[0] / index.shape[0]
     memory = jnp.maximum(gains.memory, 10.0 * index.shape[0])
-    num_visits, by_visits = _weight(state.num_visits, count > 1, memory)
-    num_again, by_again = _weight(state.num_again, known, memory)
+    num_visits, by_visits = _weight(state.num_visits, sums[1], memory)
+    num_again, by_again = _weight(state.num_again, sums[3], memory)
+    mean_spread = sums[2] / sums[1].clip(1)
+    mean_excess, mean_square = sums[4:] / sums[3].clip(1)
     freedom = (count - 1).clip(0)
     trust = freedom / (4 + jnp.minimum(own.visits.astype(t.dtype) + 1, gains.own) * freedom)
     new_variance = jnp.maximum(variance + trust * (seen_variance - variance), 1)
@@ -246,7 +258,6 @@ def update(
     # far above what any share but 1 needs: only a fresh solution brings it back in time
     is_lost = (ran_out & reading.due) | (~ran_out & (error > 0) & (level + before > TOO_HIGH + 2.4 * spread))
     new = jnp.where(is_lost, jnp.nan, new - state.lead * jnp.sqrt(new_variance))
-    relative = excess / variance
 
     # only the rows of the batch are written: a choice between the old state and the new would be a pass over all rows
     def put(old: Array, new: Array) -> Array:
@@ -266,14 +277,10 @@ def update(
         visits=put(state.visits, jnp.where(reading.due, 1, own.visits + 1)),
         visited=put(state.visited, jnp.broadcast_to(state.step, index.shape)),
         target=put(state.target, jnp.where(reading.due, target.astype(own.target.dtype), own.target)),
-        lead=learn(state.lead, lead),
-        spread=learn(
-            state.spread, state.spread + by_visits * (_mean(jnp.sqrt(seen_variance.clip(1)), count > 1) - state.spread)
-        ),
-        drift=learn(state.drift, state.drift + by_again * (_mean(relative, known) - state.drift)),
-        drift_square=learn(
-            state.drift_square, state.drift_square + by_again * (_mean(relative**2, known) - state.drift_square)
-        ),
+        lead=learn(state.lead, jnp.clip(lead, -3, 3)),
+        spread=learn(state.spread, state.spread + by_visits * (mean_spread - state.spread)),
+        drift=learn(state.drift, state.drift + by_again * (mean_excess - state.drift)),
+        drift_square=learn(state.drift_square, state.drift_square + by_again * (mean_square - state.drift_square)),
         num_visits=learn(state.num_visits, num_visits),
         num_again=learn(state.num_again, num_again),
         step=state.step + 1,
@@ -304,12 +311,12 @@ def _moments(log_w: Float[Array, "b n"]) -> tuple[int, Array, Array, Array]:
     return log_w.shape[1], count, mean, squares / (count - 1).clip(1)
 
 
-def _weight(before: Array, rows: Bool[Array, " b"], memory: Array) -> tuple[Array, Array]:
+def _sums(first: Float[Array, " b"], *others: Array) -> Float[Array, " n"]:
+    """Sums over rows. A reduction is two or three instructions of XLA's, and a step of a small program has hundreds."""
+    return jnp.sum(jnp.stack([first, *[one.astype(first.dtype) for one in others]]), axis=1)
+
+
+def _weight(before: Array, new: Float[Array, ""], memory: Array) -> tuple[Array, Array]:
     # a plain mean over the first visits, then over as many as the memory holds
-    new = jnp.sum(rows).astype(before.dtype)
     total = before + new
     return total, new / jnp.clip(total, 1, memory)
-
-
-def _mean(values: Float[Array, " b"], rows: Bool[Array, " b"]) -> Float[Array, ""]:
-    return jnp.sum(jnp.where(rows, values, 0)) / jnp.sum(rows).clip(1).astype(values.dtype)

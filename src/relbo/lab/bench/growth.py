@@ -81,14 +81,18 @@ def _bind(step: Step, count: int) -> Callable[[], object]:
 
 
 def plot(found: dict[str, Any], path: Path) -> Path:
-    """One panel for each curve, both axes logarithmic, with the straight line."""
+    """One panel for each curve, three to a line, both axes logarithmic, with the straight line."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     curves = found["curves"]
-    figure = Figure(figsize=(3.2 * len(curves), 3), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(curves)))
-    for axes, (name, curve) in zip(panels, curves.items(), strict=True):
+    columns = min(len(curves), 3)
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.8 * rows), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    for axes in panels[len(curves) :]:
+        axes.remove()
+    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
         sizes, times = np.array(curve["sizes"]), np.array(curve["milliseconds"])
         grid = np.geomspace(sizes[0], sizes[-1])
         axes.loglog(sizes, times, "o", label="measured")
@@ -99,7 +103,7 @@ def plot(found: dict[str, Any], path: Path) -> Path:
         axes.set_xlabel(name)
         axes.set_ylabel("ms per step")
         axes.set_xticks(sizes, [f"{s:.3g}" for s in sizes])
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_minor_formatter(NullFormatter())

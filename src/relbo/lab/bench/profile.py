@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from relbo.lab.bench.steps import Setting, images, network, solved, train_step, vrs
+from relbo.lab.bench.steps import Setting, Step, following, images, network, online, solved, train_step, vrs
 
 SCOPES = {
     "propose": "draws of the first round: random bits, units",
@@ -38,7 +38,7 @@ class Instruction(NamedTuple):
 
 
 def profile(layers: tuple[int, ...], *, steps: int, batch_size: int = Setting().batch_size) -> dict[str, Any]:
-    """Traces steps of VRS with a budget.
+    """Traces steps of VRS with a budget, and of the same with thresholds that are followed online.
 
     Args:
         layers: the network.
@@ -51,6 +51,27 @@ def profile(layers: tuple[int, ...], *, steps: int, batch_size: int = Setting().
     setting, data = Setting(layers, batch_size), images()
     pair = network(setting, data)
     step = train_step(pair, vrs(setting), data, batch_size, solved(pair, setting, data))
+    parts, longest = _traced(step, steps)
+    shares = {}
+    for name, threshold in online(setting).items():
+        of_all = _traced(following(pair, setting, threshold, data), steps)[0]
+        spent = of_all[SCOPES["thresholds"]]["milliseconds"]
+        shares[name] = spent / sum(part["milliseconds"] for part in of_all.values())
+    return {
+        "network": "-".join(map(str, layers)),
+        "batch_size": batch_size,
+        "steps": steps,
+        "instructions_in_the_loop": num_instructions(step.text),
+        "flops": step.flops,
+        "bytes": step.bytes_accessed,
+        "parts": parts,
+        "longest": longest[:NUM_LONGEST],
+        "following_share_of_time": shares,
+    }
+
+
+def _traced(step: Step, steps: int) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Milliseconds of a step by part, and instruction by instruction, longest first."""
     step.run(steps)
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
@@ -59,7 +80,7 @@ def profile(layers: tuple[int, ...], *, steps: int, batch_size: int = Setting().
         times = instruction_times(jax.profiler.ProfileData.from_file(str(found)))
     known = instructions(step.text)
     parts: dict[str, dict[str, float]] = {}
-    longest = []
+    longest: list[dict[str, Any]] = []
     for name, (seconds, count) in times.items():
         # loops and branches contain what is timed anyway; what runs but once is not of the loop
         if name not in known or count < steps / 2 and known[name].part == OTHER:
@@ -71,17 +92,8 @@ def profile(layers: tuple[int, ...], *, steps: int, batch_size: int = Setting().
         part["products"] += milliseconds * what.is_product
         part["instructions"] += 1
         longest.append({"instruction": name, "milliseconds": milliseconds, "part": what.part, "shape": what.shape})
-    longest.sort(key=lambda one: -float(str(one["milliseconds"])))
-    return {
-        "network": "-".join(map(str, layers)),
-        "batch_size": batch_size,
-        "steps": steps,
-        "instructions_in_the_loop": num_instructions(step.text),
-        "flops": step.flops,
-        "bytes": step.bytes_accessed,
-        "parts": dict(sorted(parts.items(), key=lambda item: -item[1]["milliseconds"])),
-        "longest": longest[:NUM_LONGEST],
-    }
+    longest.sort(key=lambda one: -one["milliseconds"])
+    return dict(sorted(parts.items(), key=lambda item: -item[1]["milliseconds"])), longest
 
 
 def instruction_times(trace: Any) -> dict[str, tuple[float, int]]:

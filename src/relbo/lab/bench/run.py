@@ -22,13 +22,13 @@ from relbo.lab.bench.steps import (
     images,
     mean_evaluated,
     network,
+    online,
     refresh,
     solved,
     train_step,
     vrs,
 )
 from relbo.lab.bench.timing import Timing, ratio, take_turns
-from relbo.thresholds import Quantile, Rate
 from relbo.types import Pair
 
 REFRESH_EPOCHS = 10
@@ -90,10 +90,7 @@ def _network(setting: Setting, data: Any, rounds: int, steps: int, on_stage: Cal
     paper = setting.as_in_the_paper()
     paper_step = train_step(pair, vrs(paper), data, setting.batch_size, state)
     plain = train_step(pair, RLOO(setting.num_proposals), data, setting.batch_size)
-    online = {
-        "online quantile": following(pair, setting, Quantile(setting.gamma, num_draws=20, every=None), data),
-        "rate": following(pair, setting, Rate(0.9), data),
-    }
+    followed = {name: following(pair, setting, threshold, data) for name, threshold in online(setting).items()}
     others, missing = contenders.find(setting, pair, data, state.thresholds.value)
 
     on_stage("steps in turns")
@@ -104,7 +101,7 @@ def _network(setting: Setting, data: Any, rounds: int, steps: int, on_stage: Cal
         "relbo VRS": step.run,
         "relbo VRS, the paper's step": paper_step.run,
         "relbo RLOO": plain.run,
-        **{f"relbo VRS, {name}": followed.run for name, followed in online.items()},
+        **{f"relbo VRS, {name}": one.run for name, one in followed.items()},
         **others,
     }
     timings = take_turns({k: _bind(run, steps) for k, run in runs.items()}, rounds=rounds, units=steps)
@@ -127,7 +124,7 @@ def _network(setting: Setting, data: Any, rounds: int, steps: int, on_stage: Cal
         "times_faster_than": {other: ratio(timings[other], ours) for other in others},
         "not_measured": missing,
         "refresh_share_of_time": {n: timing.median / (REFRESH_EPOCHS * ours.median) for n, timing in refreshes.items()},
-        "following_share_of_time": {name: 1 - 1 / ratio(timings[f"relbo VRS, {name}"], ours) for name in online},
+        "following_share_of_time": {name: 1 - 1 / ratio(timings[f"relbo VRS, {name}"], ours) for name in followed},
         **_evaluation(pair, setting, data, rounds),
         "compile_seconds": step.compile_seconds,
         "temporary_bytes": step.temporary_bytes,

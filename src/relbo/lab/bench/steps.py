@@ -99,6 +99,11 @@ def vrs(setting: Setting) -> VRS:
     return VRS(setting.num_samples, threshold, num_proposals=setting.num_proposals)
 
 
+def online(setting: Setting) -> dict[str, AbstractThreshold]:
+    """Thresholds that are followed online, by name."""
+    return {"online quantile": Quantile(setting.gamma, num_draws=20, every=None), "rate": Rate(0.9)}
+
+
 def following(pair: Pair, setting: Setting, threshold: AbstractThreshold, data: Float[Array, "n d"]) -> "Step":
     """The same step with thresholds that are followed online, after every row has been visited several times."""
     estimator = VRS(setting.num_samples, threshold, num_proposals=setting.num_proposals)

@@ -143,7 +143,8 @@ def profile_table(found: dict[str, Any]) -> Table:
     total = sum(part["milliseconds"] for part in found["parts"].values())
     table = Table(
         title=f"{found['network']}, batch {found['batch_size']}: milliseconds of a traced step",
-        caption=f"{found['instructions_in_the_loop']} instructions in the loop, {total:.2f} ms in all",
+        caption=f"{found['instructions_in_the_loop']} instructions in the loop, {total:.2f} ms in all; following T: "
+        + ", ".join(f"{name} {share:.1%}" for name, share in found["following_share_of_time"].items()),
     )
     for heading in ("part", "ms", "of it products", "share", "instructions"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
