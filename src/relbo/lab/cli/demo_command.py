@@ -51,8 +51,7 @@ def demo_command(
     say("done")
     print_comparison(found.comparison)
     typer.echo(
-        f"RS with the thresholds of vrs for all. vrs also drew {found.threshold_draws:,} proposals for its first "
-        "thresholds."
+        f"RS with the thresholds of vrs for all. vrs also drew {found.threshold_draws:,} proposals for its thresholds."
     )
     print_closeness(found.closeness)
     typer.echo(f"Report: {found.report.resolve()}")
