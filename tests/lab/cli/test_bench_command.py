@@ -55,6 +55,7 @@ def test_profile(tmp_path, capsys, monkeypatch):
     assert "instructions in the loop" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "profile.json").read_text())["3"]
     assert found["parts"]["Adam"]["milliseconds"] > 0 and found["longest"]
+    assert all(0 < found["following_share_of_time"][name] < 1 for name in ("online quantile", "rate"))
 
 
 def test_help_and_bad_input(tmp_path, capsys):
