@@ -139,7 +139,10 @@ def main() -> None:
                 {figure: float(np.std([f[figure] for f in found], ddof=1)) for figure in means} if found[1:] else {}
             )
             report[f"Z = {rate}, S = {size}, {name}"] = {**means, "spread": spreads, "runs": found}
-            told = [f"{figure} {means[figure]:.4f} ({spreads.get(figure, np.nan):.4f})" for figure in means]
+            told = [
+                f"{name} {mean:.4f}" + (f" ({spreads[name]:.4f})" if name in spreads else "")
+                for name, mean in means.items()
+            ]
             print(f"Z = {rate}, S = {size}, {name:13}", *told, flush=True)
             options.out.write_text(json.dumps(report, indent=1))
 
