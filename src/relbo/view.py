@@ -20,8 +20,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo._check import batch_size, one_number_each
-from relbo._tree import Begun, computed_once, held, sum_in_blocks, sum_over_blocks, tree_add
-from relbo._tree import flat as flat
+from relbo._tree import Begun, computed_once, flat, held, sum_in_blocks, sum_over_blocks, tree_add
 from relbo._tree import freeze as freeze
 from relbo.acceptance import log_odds_of
 from relbo.lanes import BLOCKS, Lanes, Places, Round, columns, missing_places, widths_for
@@ -289,12 +288,8 @@ class BatchView(AbstractView):
 
     def settled(self, log_probs: LogProbs, key: PRNGKeyArray) -> LogProbs:
         """Behind a loop that is entered once in 2^32 times, and in the program's own order, a draw to a row."""
-
-        def turned(tree: LogProbs) -> LogProbs:
-            return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), tree)
-
-        rarely = jax.random.key_data(key).reshape(-1)[0] == 0
-        return turned(held(turned(jax.lax.stop_gradient(log_probs)), rarely))
+        turned = jax.tree.map(jnp.transpose, jax.lax.stop_gradient(log_probs))
+        return jax.tree.map(jnp.transpose, held(turned, jax.random.key_data(key).reshape(-1)[0] == 0))
 
     def late_width(self, num_samples: int, budget: int) -> int:
         """Half the first round: of many rows some miss draws, and a further round costs more than wider columns."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo.view import flat
+from relbo._tree import flat
 
 MOST_NUMBERS = 50
 """Numbers of z that are ranked one by one; of larger z, that many fixed random sums."""

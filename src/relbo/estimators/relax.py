@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import bounds
 from relbo._check import is_int, require
+from relbo._tree import flat
 from relbo.estimators import bernoulli
 from relbo.estimators.bernoulli import Signal
 from relbo.estimators.control import (
@@ -37,7 +38,7 @@ from relbo.estimators.path import AbstractPathEstimator
 from relbo.models.base import Layers
 from relbo.streams import Streams
 from relbo.types import AnyPair, Batch, Info, Number
-from relbo.view import Needs, RowView, check_needs, flat, num_features
+from relbo.view import Needs, RowView, check_needs, num_features
 
 
 class RELAXControls(NamedTuple):
