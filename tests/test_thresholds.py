@@ -758,3 +758,22 @@ def test_a_batch_of_all_rows_is_as_good_as_their_numbers(threshold):
         np.testing.assert_allclose(t, same, rtol=1e-12)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_what_rows_have_in_common_is_their_mean():
+    # the first visits set the running means outright; a row with one possible draw has no spread to tell of
+    threshold, index, t = relbo.Rate(0.5), jnp.arange(4), jnp.zeros(4)
+    draws = 2.0 * jax.random.normal(jax.random.key(0), (2, 4, 5))
+    first, second = draws.at[0, 3, 1:].set(-jnp.inf)
+    start = threshold.init(4)
+    one = threshold.update(start, index, t, first, relbo.Soft())
+    spreads = np.std(np.asarray(first[:3]), axis=1, ddof=1)
+    np.testing.assert_allclose(one.spread, np.mean(np.maximum(spreads, 1)), rtol=1e-6)
+    assert float(one.num_visits) == 3 and float(one.num_again) == 0
+    two = threshold.update(one, index, t, second, relbo.Soft())
+    surprise = np.mean(np.asarray(second), axis=1) - np.asarray(one.mean)
+    seen = np.minimum(np.var(np.asarray(second), axis=1, ddof=1), threshold.gains.outlier * np.asarray(one.variance))
+    excess = (surprise**2 - np.asarray(one.error) - seen / 5) / np.asarray(one.variance)
+    np.testing.assert_allclose(two.drift, np.mean(excess), rtol=1e-5)
+    np.testing.assert_allclose(two.drift_square, np.mean(excess**2), rtol=1e-5)
+    assert float(two.num_visits) == 7 and float(two.num_again) == 4
