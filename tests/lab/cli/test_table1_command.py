@@ -110,6 +110,20 @@ def test_redrawn_from_the_json_alone(relbo, tiny, tmp_path):
     assert {file.name: file.read_bytes() for file in second.iterdir()} == drawn
 
 
+def test_tables_of_several_files_are_drawn_as_one(relbo, tiny, tmp_path):
+    places = [tmp_path / row for row in ("rloo-5", "rloo-6")]
+    for place in places:
+        code, _, _ = relbo("reproduce", "table1", "--out", place, "--only", place.name, "--arch", "200", "--quiet")
+        assert code == 0
+    words = [word for place in places for word in ("--from", place / "table1.json")]
+    code, out, _ = relbo("reproduce", "table1", *words, "--out", tmp_path / "both")
+    assert code == 0 and "2 of 72 cells are evaluated" in out
+    found = json.loads((tmp_path / "both" / "table1.json").read_text())
+    assert [cell["row"] for cell in found["cells"] if cell["evaluation"]] == ["rloo-5", "rloo-6"]
+    code, out, err = relbo("reproduce", "table1", *words)
+    assert (code, out) == (2, "") and "expected --out DIR for the table of 2 files" in err
+
+
 def test_a_json_of_something_else_is_refused(relbo, tmp_path):
     cases = {"{": "got", "[]": "without cells", '{"cells": 3}': "without cells", '{"cells": [{}]}': "without 'preset'"}
     for text, message in cases.items():

@@ -15,6 +15,7 @@ from relbo.lab.config import RunConfig, build_estimator
 from relbo.lab.paper import table1, table1_values
 from relbo.lab.paper.table1_collect import collect
 from relbo.lab.paper.table1_figures import plot
+from relbo.lab.paper.table1_merge import merge
 from relbo.lab.paper.table1_page import markdown
 from relbo.lab.paper.table1_presets import PRESETS, Group, Preset
 from relbo.lab.paper.table1_rows import CLAIMS, LONG_ROWS, RECIPE, ROWS
@@ -303,3 +304,47 @@ def test_cells_of_earlier_versions_are_evaluated_again(made, tiny, tmp_path, mon
     assert cell.finished() is None and cell.values() == {}
     with pytest.raises(ValueError, match="rloo-6/200 cannot be resumed"):
         dataclasses.replace(cell, seed=1).finished()
+
+
+def test_tables_of_two_machines_are_one(made, tiny, tmp_path):
+    """Each has some of the cells: together they are the table of one directory that has all."""
+    everything = collect(made, tiny)
+    for machine, paths in {"here": ["rloo-6/200", "vrs-recipe/200"], "there": ["seed-1"]}.items():
+        for path in paths:
+            shutil.copytree(made / path, tmp_path / machine / path)
+    here, there = (collect(tmp_path / machine, tiny) for machine in ("here", "there"))
+    assert here["seeds"] == [] and merge([here]) == here and merge([here, here]) == here
+    assert merge([here, there]) == everything and merge([there, here]) == everything
+
+
+def test_of_two_cells_the_one_with_more_bounds_and_no_difference_of_other_numbers(made, tiny):
+    mine = collect(made, tiny)
+    other = json.loads(json.dumps(mine))
+    vrs = entry(other, "vrs-recipe")
+    vrs["evaluation"]["test"]["is:6"] = vrs["evaluation"]["test"]["is:5"]
+    vrs["evaluation"]["test"]["elbo"]["nll"] += 1  # as another machine rounds
+    merged = merge([mine, other])
+    cell = entry(merged, "vrs-recipe")
+    assert cell["evaluation"] == vrs["evaluation"]
+    assert cell["difference_to_reference"] == vrs["difference_to_reference"]
+    entry(other, "rloo-6")["evaluation"]["test"]["elbo"]["nll"] += 1  # the reference that is kept is the first table's
+    cell = entry(merge([mine, other]), "vrs-recipe")
+    assert cell["difference_to_reference"]["elbo"] is None and cell["difference_to_reference"]["is:5"] is not None
+    (pair,) = [pair for pair in merge([mine, other])["comparisons"] if pair["seed"] == 0]
+    assert pair["matched"] == cell["difference_to_reference"]
+
+
+def test_tables_of_other_settings_or_data_are_not_one(made, tiny):
+    mine = collect(made, tiny)
+
+    def changed(change):
+        other = json.loads(json.dumps(mine))
+        change(other)
+        return [mine, other]
+
+    with pytest.raises(ValueError, match="same settings, got valid_bound 'is:5' and 'is:6'"):
+        merge(changed(lambda table: table.update(valid_bound="is:6")))
+    with pytest.raises(ValueError, match="same data"):
+        merge(changed(lambda table: entry(table, "rloo-6")["evaluation"].update(data_fingerprint="0")))
+    with pytest.raises(ValueError, match="got two of rloo-6/200, seed 0"):
+        merge(changed(lambda table: entry(table, "rloo-6")["evaluation"]["identity"].update(lr=0.5)))

@@ -56,8 +56,13 @@ def table1_command(
         bool, typer.Option("--collect", help="Train nothing: collect and draw what there is, also while others train.")
     ] = False,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Draw table and figures from this table1.json alone.", metavar="FILE")
-    ] = None,
+        list[Path],
+        typer.Option(
+            "--from",
+            help="Draw table and figures from this table1.json alone; repeatable: the cells of all, as one table.",
+            metavar="FILE",
+        ),
+    ] = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Table 1: all methods on sigmoid belief networks of one, two and three layers, beside the published numbers.
@@ -77,14 +82,21 @@ def table1_command(
     - `relbo reproduce table1 --preset long --out out/long --collect`
 
     - `relbo reproduce table1 --from out/long/table1.json --out out/redrawn`
+
+    - `relbo reproduce table1 --from here/table1.json --from there/table1.json --out out/both`
     """
     from relbo.lab.paper import output, table1_collect
     from relbo.lab.paper import table1 as experiment
+    from relbo.lab.paper.table1_merge import merge
     from relbo.train.errors import Interrupted, TrainingError
 
-    if from_ is not None:
-        results = table1_collect.read(from_)
-        draw(results, output.output_directory(from_.parent if out is None else out))
+    if len(from_) == 1:
+        draw(table1_collect.read(from_[0]), output.output_directory(from_[0].parent if out is None else out))
+        return
+    if from_:
+        if out is None:
+            raise ValueError(f"expected --out DIR for the table of {len(from_)} files, got none.")
+        draw(merge([table1_collect.read(file) for file in from_]), output.output_directory(out), json=True)
         return
     if out is None:
         raise ValueError("expected --out DIR for the cells and the table, or --from FILE to draw one; got neither.")

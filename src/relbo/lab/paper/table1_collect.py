@@ -78,7 +78,7 @@ def collect(out: Path, preset: Preset) -> dict[str, Any]:
             for other in preset.rows
             if other.estimator != "vrs" and (matched := paired(cell, other.name)) is not None
         ],
-        "seeds": _spread(entries, names),
+        "seeds": spread(entries, names),
     }
     return plain(results)
 
@@ -113,8 +113,8 @@ def _entry(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _spread(entries: Iterable[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    # mean and standard deviation over seeds, of rows that have more than one
+def spread(entries: Iterable[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over seeds, of rows that have more than one."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in entries:
         if entry["evaluation"] is not None:
