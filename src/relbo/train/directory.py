@@ -28,8 +28,8 @@ from relbo.train.sealed import read_sealed, write_sealed
 from relbo.train.together import Together
 
 RUN, CONFIG, METRICS, CHECKPOINTS = "run.json", "config.json", "metrics.jsonl", "checkpoints"
-BESIDE = (LOCK, "cell.json")
-"""What may lie in a folder where a run begins: a lock, and what `relbo reproduce table1` says of the cell."""
+BESIDE = (LOCK, "cell.json", ".cell.lock")
+"""What may lie in a folder where a run begins: a lock, and what `relbo reproduce table1` has of the cell."""
 
 
 class Description(NamedTuple):

@@ -23,6 +23,10 @@ class Damaged(ValueError):
     """A file of a run is not what was written: its content does not have the hash that was recorded."""
 
 
+class Occupied(ValueError):
+    """Another process is writing there."""
+
+
 class RunWarning(UserWarning):
     """What the owner of a run should know, though it goes on."""
 

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 from relbo._disk import naming
-from relbo.train.errors import RunWarning
+from relbo.train.errors import Occupied, RunWarning
 
 FILE = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -22,13 +22,14 @@ class WriterLock:
 
     Args:
         directory: the run directory, which exists.
+        file: name of the locked file in it.
 
     Raises:
-        ValueError: another process holds it.
+        Occupied: another process holds it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        path = directory / FILE
+    def __init__(self, directory: Path, file: str = FILE) -> None:
+        path = directory / file
         with naming(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -55,7 +56,7 @@ def _lock(file: int, directory: Path) -> bool:
         reason = "this operating system has none"
     except BlockingIOError:
         holder = os.pread(file, 200, 0).decode(errors="replace") or "another process"
-        raise ValueError(
+        raise Occupied(
             f"{directory} is being written by {holder}: wait for it to end, or choose another directory."
         ) from None
     except OSError as error:

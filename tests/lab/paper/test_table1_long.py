@@ -282,12 +282,31 @@ def test_a_cell_under_way_is_shown_and_one_of_another_rate_refused(tiny, tmp_pat
     assert entry(results, "rloo-6")["evaluation"] is None and "missing, at epoch 0.5 of 2" in markdown(results)
     with pytest.raises(ValueError, match="rloo-6/200 cannot be resumed with another configuration: lr was 0.01"):
         collect(tmp_path, tiny.with_rates(["rloo=0.02"]))
-    lock = WriterLock(cell.path)
+
+
+@pytest.mark.parametrize("file", [".lock", ".cell.lock"], ids=["trained", "trained or evaluated"])
+def test_a_cell_of_another_process_is_left_to_it(tiny, tmp_path, file):
+    first, second = table1.cells(tmp_path, tiny, ["rloo-6", "vrs-recipe"], ["200"])
+    first.begin()
+    stopped = table1.train_run(first.config(), first.path, resume=True, checkpoint_every=2, max_seconds=1e-9)
+    assert stopped.stopped == "time"
+    before = (first.path / "metrics.jsonl").read_bytes()
+    stages = []
+    lock = WriterLock(first.path, file)
     try:
-        failures = table1.run([cell])
+        assert table1.run([first, second], on_stage=stages.append) == {}
     finally:
         lock.release()
-    assert list(failures) == ["rloo-6/200"]
+    assert any("rloo-6/200 is left to another process" in stage and "is being written by" in stage for stage in stages)
+    assert first.finished() is None and (first.path / "metrics.jsonl").read_bytes() == before
+    assert second.finished() is not None
+    assert table1.run([first, second]) == {} and first.finished() is not None
+
+
+def test_what_another_process_finished_meanwhile_is_not_made_again(made, tiny, monkeypatch):
+    (cell,) = table1.cells(made, tiny, ["rloo-6"], ["200"])
+    monkeypatch.setattr(table1, "train_run", None)
+    assert table1.make(cell) == cell.finished()
 
 
 def test_cells_beside_the_groups_are_collected_once_begun(tiny, tmp_path):

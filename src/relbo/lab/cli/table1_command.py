@@ -69,7 +69,9 @@ def table1_command(
 
     Each cell is a run directory `OUT/ROW/ARCHITECTURE`, or `OUT/seed-K/ROW/ARCHITECTURE`. Stop it with Ctrl-C and give
     the same command to go on: finished cells stay as they are, others go on from their last checkpoint. A cell that
-    fails does not stop the others. Writes `table1.json`, `table1.md` and a figure for each architecture.
+    fails does not stop the others. The same command may run several times at once, on one machine or on several that
+    share OUT: each process makes the cells that no other is making. Writes `table1.json`, `table1.md` and a figure for
+    each architecture.
 
     **Examples**
 

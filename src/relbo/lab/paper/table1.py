@@ -5,7 +5,7 @@ OUT/seed-SEED/ROW/ARCHITECTURE, with its `evaluation.json` and the value of each
 data, optimiser, number of epochs (or of seconds) and evaluation, those of a seed also the initialisation. A stopped
 reproduction goes on where it was: cells that are finished are not touched, others go on from their last checkpoint.
 What a cell is asked for stands in its `cell.json` from before its first step, so that no cell is taken for one of other
-settings, whenever it was stopped.
+settings, whenever it was stopped. Several processes may share a directory: each makes cells that no other is making.
 """
 
 import dataclasses
@@ -28,10 +28,11 @@ from relbo.lab.paper.table1_presets import Group, Preset
 from relbo.lab.paper.table1_rows import ARCHITECTURES, Row
 from relbo.lab.runs import Run, open_run, train_run
 from relbo.train.directory import refuse_other_run
-from relbo.train.errors import Interrupted, runtime_message
+from relbo.train.errors import Interrupted, Occupied, runtime_message
+from relbo.train.lock import WriterLock
 from relbo.train.log import write_json
 
-CELL, EVALUATION = "cell.json", "evaluation.json"
+CELL, CELL_LOCK, EVALUATION = "cell.json", ".cell.lock", "evaluation.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +187,7 @@ def run(
     on_stage: Callable[[str], None] = lambda stage: None,
     progress: bool = False,
 ) -> dict[str, str]:
-    """Trains and evaluates the cells that are not finished.
+    """Trains and evaluates the cells that are not finished, but for those that another process is at.
 
     Args:
         chosen: what `cells` gives.
@@ -195,7 +196,7 @@ def run(
         progress: show progress bars.
 
     Returns:
-        For each cell that failed, its label and the reason; the others are finished.
+        For each cell that failed, its label and the reason; the others are finished, or left to another process.
 
     Raises:
         ValueError: a directory holds a cell of other settings or other data, or the data cannot be read.
@@ -213,7 +214,10 @@ def run(
         on_stage(f"cell {number} of {len(waiting)}: {cell.label}")
         try:
             found = make(cell, data_dir=data_dir, progress=progress)
-        # it diverged, its evaluation rejects too much, another process is training it, its files are damaged, ...
+        except Occupied as error:
+            on_stage(f"{cell.label} is left to another process: {error}")
+            continue
+        # it diverged, its evaluation rejects too much, its files are damaged, ...
         except (RuntimeError, ValueError, OSError) as error:
             failures[cell.label] = runtime_message(error)
             on_stage(f"{cell.label} failed: {failures[cell.label]}")
@@ -233,7 +237,20 @@ def refuse_other_data(evaluations: Sequence[dict[str, Any]], fingerprint: str) -
 
 
 def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) -> dict[str, Any]:
-    """Trains, or goes on training, and evaluates one cell."""
+    """Trains, or goes on training, and evaluates one cell; what another process has finished is only read.
+
+    Raises:
+        Occupied: another process is making it.
+    """
+    cell.path.mkdir(parents=True, exist_ok=True)
+    lock = WriterLock(cell.path, CELL_LOCK)
+    try:
+        return cell.finished() or _make(cell, data_dir=data_dir, progress=progress)
+    finally:
+        lock.release()
+
+
+def _make(cell: Cell, *, data_dir: Path | None, progress: bool) -> dict[str, Any]:
     cell.evaluation()  # refuses a cell of other settings
     cell.begin()
     result = train_run(
