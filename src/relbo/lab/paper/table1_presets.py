@@ -111,8 +111,10 @@ class Preset:
         """What the numbers are."""
         lengths = dict.fromkeys(str(epochs) for epochs in self._epochs())
         length = f"{', '.join(lengths)} epochs" if self.max_seconds is None else f"{self.max_seconds / 60:g} minutes"
+        settings = ", ".join(f"{name} {value:g}" for name, value in self.common.optimizer_settings.items())
+        adam = f"Adam ({settings})" if settings else "Adam"
         mine = (
-            f"Ours: {self.common.data}, {self.width} units a layer, Adam at {self._rates()}, {length} of training a "
+            f"Ours: {self.common.data}, {self.width} units a layer, {adam} at {self._rates()}, {length} of training a "
             f"cell; {self.about}. Published: {MNIST}, 200 units a layer, millions of steps."
         )
         differences = self._differences()
@@ -173,8 +175,8 @@ PRESETS = {
     "headline": Preset(
         "headline",
         "one long run of VRS by the recipe on each architecture",
-        # Adam's usual eps of 1e-8 lets weights of pixels that are hardly ever on, whose gradients are all but 0, drift by
-        # whole step sizes: after 300 epochs a validation image with such a pixel can cost thousands of nats
+        # Adam's usual eps of 1e-8 lets weights of pixels that are hardly ever on, whose gradients are all but 0, drift
+        # by whole step sizes: after 300 epochs a validation image with such a pixel can cost thousands of nats
         dataclasses.replace(_COSINE, lr=2e-3, optimizer_settings={"eps": 1e-3}),
         bounds=(*BOUNDS, "is:1000", LONG),
         checkpoint_every=10_000,
