@@ -62,7 +62,7 @@ def test_headline_runs_warm_up_for_half_of_their_own_length(tmp_path):
     assert found == {"200": (1_000, 500.0), "200-200": (500, 250.0), "200-200-200": (500, 250.0)}
     assert "is:5000" in PRESETS["headline"].bounds and all(cell.row == RECIPE for cell in cells)
     assert all(cell.config().optimizer_settings == {"eps": 1e-3} for cell in cells)
-    assert "Adam (eps 0.001) at a cosine schedule from 0.002, 1000, 500 epochs" in PRESETS["headline"].note()
+    assert "Adam (eps 0.001) at a cosine schedule from 0.003, 1000, 500 epochs" in PRESETS["headline"].note()
 
 
 def labels(**options):
