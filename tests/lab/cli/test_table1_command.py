@@ -7,6 +7,7 @@ import pytest
 from relbo.lab.config import RunConfig
 from relbo.lab.paper import table1
 from relbo.train.errors import Interrupted
+from relbo.train.lock import WriterLock
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,28 @@ def test_tables_of_several_files_are_drawn_as_one(relbo, tiny, tmp_path):
     assert [cell["row"] for cell in found["cells"] if cell["evaluation"]] == ["rloo-5", "rloo-6"]
     code, out, err = relbo("reproduce", "table1", *words)
     assert (code, out) == (2, "") and "expected --out DIR for the table of 2 files" in err
+    for damage in (
+        {"comparisons": None},
+        {"comparisons": [{}]},
+        {"rows": []},
+        {"cells": [{**found["cells"][0], "seed": []}]},
+    ):
+        (tmp_path / "damaged.json").write_text(json.dumps({**found, **damage}))
+        words = ("--from", tmp_path / "damaged.json", "--from", tmp_path / "damaged.json", "--out", tmp_path / "none")
+        code, out, err = relbo("reproduce", "table1", *words)
+        assert (code, out) == (2, "") and "got a damaged one" in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_cells_of_other_processes_are_said(relbo, tiny, tmp_path):
+    place = tmp_path / "rloo-5" / "200"
+    place.mkdir(parents=True)
+    lock = WriterLock(place, table1.CELL_LOCK)
+    try:
+        code, _, err = relbo("reproduce", "table1", "--out", tmp_path, "--only", "rloo-5", "--arch", "200", "--quiet")
+    finally:
+        lock.release()
+    assert code == 0 and "1 of 1 cells are left to other processes" in err
 
 
 def test_a_json_of_something_else_is_refused(relbo, tmp_path):

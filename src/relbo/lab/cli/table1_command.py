@@ -98,7 +98,13 @@ def table1_command(
     if from_:
         if out is None:
             raise ValueError(f"expected --out DIR for the table of {len(from_)} files, got none.")
-        draw(merge([table1_collect.read(file) for file in from_]), output.output_directory(out), json=True)
+        try:
+            merged = merge([table1_collect.read(file) for file in from_])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"--from must be files of `relbo reproduce table1`, got a damaged one ({error!r})."
+            ) from error
+        draw(merged, output.output_directory(out), json=True)
         return
     if out is None:
         raise ValueError("expected --out DIR for the cells and the table, or --from FILE to draw one; got neither.")
@@ -124,6 +130,11 @@ def table1_command(
             typer.echo("Stopped, saved. Give the same command again to go on.", err=True)
             sys.exit(getattr(stop, "exit_code", 130))
     draw(table1_collect.collect(out, chosen), out, json=True, only_found=bool(only or arch or group))
+    if not collect and (left := sum(cell.label not in failures and cell.finished() is None for cell in cells)):
+        typer.echo(
+            f"{left} of {len(cells)} cells are left to other processes: when these have ended, give the same command again.",
+            err=True,
+        )
     if failures:
         label, reason = next(iter(failures.items()))
         raise TrainingError(f"{len(failures)} of {len(cells)} cells failed, the first being {label}: {reason}")

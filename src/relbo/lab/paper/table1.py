@@ -11,7 +11,7 @@ settings, whenever it was stopped. Several processes may share a directory: each
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,24 +96,34 @@ class Cell:
 
     def known(self, step: int) -> table1_values.Estimates:
         """Estimates of an earlier evaluation of the same parameters, with as many repeats."""
-        found = self.evaluation()
+        found, values = self.results()
         if found is None or found["step"] != step or found["asked"] != self.asked():
             return {}
-        return table1_values.estimates(self.values(), found)
+        return table1_values.estimates(values, found)
 
-    def values(self) -> table1_values.Values:
-        """The bounds of each image, by split and bound; none where the cell was not evaluated."""
+    def results(self) -> tuple[dict[str, Any] | None, table1_values.Values]:
+        """What was found, and the bounds of each image behind it; none where the cell was not evaluated.
+
+        Both are of one moment, also while another process evaluates the cell.
+        """
         found = self.evaluation()
-        if found is None or found.get("values") is None:
-            return {}
-        return table1_values.load(self.path / table1_values.FILE, found["values"])
+        while found is not None and found.get("values") is not None:
+            try:
+                return found, table1_values.load(self.path / table1_values.FILE, found["values"])
+            except ValueError:
+                earlier, found = found, self.evaluation()
+                if found == earlier:
+                    raise
+        return found, {}
 
 
 def _read(file: Path, *fields: str) -> dict[str, Any] | None:
-    if not file.exists():
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
         return None
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(text)
         for field in fields:
             found[field]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
@@ -210,12 +220,20 @@ def run(
     if len(waiting) < len(chosen):
         on_stage(f"{len(chosen) - len(waiting)} of {len(chosen)} cells are finished already")
     failures = {}
-    for number, cell in enumerate(waiting, start=1):
+    occupied: list[Cell] = []
+
+    def numbered() -> Iterator[tuple[int, Cell]]:
+        yield from enumerate(waiting, start=1)
+        # by now the other process may have ended, finished or not
+        yield from ((waiting.index(cell) + 1, cell) for cell in tuple(occupied))
+
+    for number, cell in numbered():
         on_stage(f"cell {number} of {len(waiting)}: {cell.label}")
         try:
             found = make(cell, data_dir=data_dir, progress=progress)
-        except Occupied as error:
-            on_stage(f"{cell.label} is left to another process: {error}")
+        except Occupied:
+            on_stage(f"{cell.label} is left to the process that is at it")
+            occupied.append(cell)
             continue
         # it diverged, its evaluation rejects too much, its files are damaged, ...
         except (RuntimeError, ValueError, OSError) as error:
@@ -242,6 +260,7 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
     Raises:
         Occupied: another process is making it.
     """
+    cell.evaluation()  # refuses a cell of other settings, also one that another process is making
     cell.path.mkdir(parents=True, exist_ok=True)
     lock = WriterLock(cell.path, CELL_LOCK)
     try:
@@ -251,7 +270,6 @@ def make(cell: Cell, *, data_dir: Path | None = None, progress: bool = False) ->
 
 
 def _make(cell: Cell, *, data_dir: Path | None, progress: bool) -> dict[str, Any]:
-    cell.evaluation()  # refuses a cell of other settings
     cell.begin()
     result = train_run(
         cell.config(),

@@ -43,7 +43,9 @@ def collect(out: Path, preset: Preset) -> dict[str, Any]:
         for row in preset.rows
     ]
     found = [cell for cell in everything if cell.path in planned or (cell.path / CELL).exists()]
-    values = {(cell.row.name, cell.arch, cell.seed): cell.values() for cell in found}
+    results = [cell.results() for cell in found]
+    refuse_mixed_data(evaluation for evaluation, _ in results if evaluation is not None)
+    values = {(cell.row.name, cell.arch, cell.seed): numbers for cell, (_, numbers) in zip(found, results, strict=True)}
     names = [str(bound_names.parse(bound)) for bound in preset.bounds]
 
     def paired(cell: Cell, other: str) -> dict[str, Any] | None:
@@ -52,8 +54,11 @@ def collect(out: Path, preset: Preset) -> dict[str, Any]:
             return None
         return {name: table1_values.difference(mine, its, name) for name in names}
 
-    entries = [{**_entry(cell), "difference_to_reference": paired(cell, REFERENCE)} for cell in found]
-    results = {
+    entries = [
+        {**_entry(cell), "evaluation": evaluation, "difference_to_reference": paired(cell, REFERENCE)}
+        for cell, (evaluation, _) in zip(found, results, strict=True)
+    ]
+    table = {
         "relbo_version": relbo.__version__,
         "preset": preset.name,
         "note": preset.note(),
@@ -80,7 +85,16 @@ def collect(out: Path, preset: Preset) -> dict[str, Any]:
         ],
         "seeds": spread(entries, names),
     }
-    return plain(results)
+    return plain(table)
+
+
+def refuse_mixed_data(evaluations: Iterable[dict[str, Any]]) -> None:
+    """Raises if cells were made from different contents of the data."""
+    if len({evaluation["data_fingerprint"] for evaluation in evaluations}) > 1:
+        raise ValueError(
+            "expected all cells to be made from the same data, got some from other contents under the same name: make "
+            "those again in another directory."
+        )
 
 
 def seeds_in(out: Path) -> list[int]:
@@ -109,7 +123,6 @@ def _entry(cell: Cell) -> dict[str, Any]:
         "curve": [
             {name: record.get(name) for name in CURVE} for record in records if record.get("valid_bound") is not None
         ],
-        "evaluation": cell.evaluation(),
     }
 
 

@@ -4,10 +4,11 @@ A paired difference needs the bound of every image, which the JSON does not have
 from a table that has it, and only where both numbers behind it are those of the cells that are kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from relbo.lab.paper.table1_collect import spread
+from relbo.lab.paper.table1_collect import refuse_mixed_data, spread
+from relbo.lab.paper.table1_rows import ARCHITECTURES
 
 SHARED = ("preset", "common", "max_seconds", "rows", "reference", "bounds", "valid_bound")
 """What tables must have in common to be one."""
@@ -17,7 +18,7 @@ Place = tuple[int, str, str]
 
 
 def merge(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The cells of all tables; of one that several have, that with most bounds, then that of the first table.
+    """The cells of all tables; of one that several have, that with most bounds, then steps, then of the first table.
 
     Args:
         tables: what `table1_collect.read` gave of each.
@@ -29,12 +30,11 @@ def merge(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for table in tables[1:]:
         other = next((field for field in SHARED if table.get(field) != first.get(field)), None)
         if other is not None:
-            mine, its = first.get(other), table.get(other)
-            raise ValueError(f"--from must be tables of the same settings, got {other} {mine!r} and {its!r}.")
+            raise ValueError(f"--from must be tables of the same settings, got {_both(other, first, table)}.")
     found = [{_place(cell): cell for cell in table["cells"]} for table in tables]
     kept = {
         place: max((cells[place] for cells in found if place in cells), key=_worth)
-        for place in sorted(dict.fromkeys(place for cells in found for place in cells), key=lambda place: place[0])
+        for place in sorted({place for cells in found for place in cells}, key=_order(first["rows"]))
     }
     _refuse_other_cells(found, kept)
     differences = [_differences(table) for table in tables]
@@ -65,13 +65,25 @@ def _place(cell: dict[str, Any]) -> Place:
     return cell["seed"], cell["architecture"], cell["row"]
 
 
+def _order(rows: Sequence[str]) -> Callable[[Place], tuple[int, int, int]]:
+    # as `collect` has them
+    positions = {name: position for names in (ARCHITECTURES, rows) for position, name in enumerate(names)}
+
+    def key(place: Place) -> tuple[int, int, int]:
+        seed, arch, row = place
+        return seed, positions[arch], positions[row]
+
+    return key
+
+
 def _worth(cell: dict[str, Any]) -> tuple[int, int]:
     evaluation, progress = cell["evaluation"], cell["progress"]
     return (len(evaluation["test"]) if evaluation else -1, progress["step"] if progress else -1)
 
 
 def _number(cells: dict[Place, dict[str, Any]], place: Place, bound: str) -> Any:
-    return ((cells[place]["evaluation"] or {}).get("test") or {}).get(bound)
+    cell = cells.get(place)
+    return None if cell is None or cell["evaluation"] is None else cell["evaluation"]["test"].get(bound)
 
 
 def _differences(table: dict[str, Any]) -> dict[tuple[Place, str], dict[str, Any]]:
@@ -80,12 +92,30 @@ def _differences(table: dict[str, Any]) -> dict[tuple[Place, str], dict[str, Any
 
 
 def _refuse_other_cells(found: Sequence[dict[Place, dict[str, Any]]], kept: dict[Place, dict[str, Any]]) -> None:
-    evaluated = [cell["evaluation"] for cells in found for cell in cells.values() if cell["evaluation"] is not None]
-    if len({evaluation["data_fingerprint"] for evaluation in evaluated}) > 1:
-        raise ValueError("--from must be tables of the same data, got cells that were made from other contents.")
+    refuse_mixed_data(
+        cell["evaluation"] for cells in found for cell in cells.values() if cell["evaluation"] is not None
+    )
     for cells in found:
         for place, cell in cells.items():
-            mine, its = cell["evaluation"], kept[place]["evaluation"]
-            if mine is not None and mine["identity"] != its["identity"]:
+            mine, its = _identity(cell), _identity(kept[place])
+            field = next((field for field in mine.keys() & its.keys() if mine[field] != its[field]), None)
+            if field is not None:
                 seed, arch, row = place
-                raise ValueError(f"--from must be tables of the same settings, got two of {row}/{arch}, seed {seed}.")
+                raise ValueError(
+                    f"--from must be tables of the same settings, got {row}/{arch}, seed {seed}, with "
+                    f"{_both(field, mine, its)}."
+                )
+
+
+def _identity(cell: dict[str, Any]) -> dict[str, Any]:
+    # of a cell that is not evaluated what the table says of it
+    own = {field: cell.get(field) for field in ("lr", "epochs", "layers")}
+    return {**own, **(cell["evaluation"] or {}).get("identity", {})}
+
+
+def _both(field: str, one: dict[str, Any], other: dict[str, Any]) -> str:
+    mine, its = one.get(field), other.get(field)
+    if isinstance(mine, dict) and isinstance(its, dict):
+        inner = next(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
+        return _both(inner, mine, its)
+    return f"{field} {mine!r} and {its!r}"
