@@ -132,7 +132,7 @@ def table1_command(
     draw(table1_collect.collect(out, chosen), out, json=True, only_found=bool(only or arch or group))
     if not collect and (left := sum(cell.label not in failures and cell.finished() is None for cell in cells)):
         typer.echo(
-            f"{left} of {len(cells)} cells are left to other processes: when these have ended, give the same command again.",
+            f"{left} of {len(cells)} cells are left to other processes: give the same command again when these end.",
             err=True,
         )
     if failures:
