@@ -1,5 +1,6 @@
 import gc
 import os
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,6 +44,14 @@ LONG = (
     "test_no_fault_in_a_few_cases",
 )
 """Cases that take long by themselves: they come first, so that no worker waits for them at the end."""
+
+
+def pytest_configure(config):
+    """Lets ArviZ note the day of its first import before workers do so, who would write the same file at once."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import arviz  # noqa: F401
 
 
 @pytest.hookimpl(tryfirst=True)
