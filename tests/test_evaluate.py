@@ -72,7 +72,7 @@ def test_streaming_is_the_plain_formula(pair, monkeypatch):
     key = jax.random.key(3)
     k = 230  # not a multiple of the chunk
     streamed = relbo.evaluate(pair, X, [f"is:{k}"], key=key, repeats=1)[f"is:{k}"].values[0]
-    repeat_key = jax.random.split(jax.random.fold_in(key, k), 2)[0]
+    repeat_key = jax.random.split(jax.random.fold_in(key, 1))[0]
     plain = [
         bounds.iwae(log_weights_of(pair, row_key[None], x[None])(jnp.arange(k))[0])
         for row_key, x in zip(row_keys(repeat_key, 3), jnp.asarray(X, jnp.float64), strict=True)
@@ -120,7 +120,6 @@ def test_objects_are_words(pair):
     for name in ("elbo", "is:2", "rs:2"):
         np.testing.assert_array_equal(words[name].values, objects[name].values)
     assert list(ask("is:2")) == list(ask(relbo.IS(2))) == ["is:2"]
-    assert [num_draws(bound) for bound in ("elbo", "is:7", relbo.RS(3))] == [1, 7, 3]
 
 
 @pytest.mark.slow
@@ -156,10 +155,42 @@ def test_fixed_threshold_against_the_exact_acceptance_rate(pair, support):
     assert (np.abs(values.mean(axis=1) - r_elbo) < 5.5 * error + 0.005).all()
 
 
-def test_progress_is_reported(pair):
+@pytest.mark.parametrize(
+    "names, repeats, per_row",
+    [(["elbo", "is:7"], 3, 3 * 7), (["is:4", "rs:2", "rs:3"], 2, 2_000 + 2 * (1_000 + 2 + 3))],
+)
+def test_progress_is_reported(pair, names, repeats, per_row):
     seen = []
-    relbo.evaluate(pair, X, ["is:4", "rs:2"], key=jax.random.key(0), rate=0.5, repeats=2, on_progress=seen.append)
-    assert sum(seen) >= 2 * 3 * (4 + 2)
+    found = relbo.evaluate(pair, X, names, key=jax.random.key(0), rate=0.5, repeats=repeats, on_progress=seen.append)
+    matched = sum(estimate.extra.get("matched_is_samples", 0) for estimate in found.values())
+    assert num_draws(names, repeats) == per_row
+    assert sum(seen) == 3 * (per_row + matched)
+
+
+def test_bounds_share_draws_and_do_not_depend_on_what_else_is_asked(pair):
+    """Every bound reads the beginning of one stream, whatever the others, their order and the number of repeats."""
+    ask = functools.partial(relbo.evaluate, pair, X, key=jax.random.key(8), rate=0.4)
+    names = ["is:230", "rs:3", "elbo", "is:7", "rs:2"]
+    together = ask(names, repeats=2)
+    for name in names:
+        alone = ask(name, repeats=3)[name]
+        np.testing.assert_allclose(alone.values[:2], together[name].values, rtol=1e-12)
+        assert not np.allclose(alone.values[2], alone.values[1])
+    rows = row_keys(jax.random.split(jax.random.fold_in(jax.random.key(8), 1))[0], 3)
+    log_w = np.asarray(log_weights_of(pair, rows, jnp.asarray(X, jnp.float64))(jnp.arange(1_000)))
+    for name, k in (("elbo", 1), ("is:7", 7), ("is:230", 230)):
+        np.testing.assert_allclose(together[name].values[0], bounds.iwae(jnp.asarray(log_w[:, :k])), rtol=1e-12)
+
+
+def test_zhat_reads_the_draws_of_is_1000(pair):
+    """With M = e^5 far above w, RS-k is log M + log Zhat = log mean w of the same draws, whatever is accepted.
+
+    What is left is of the order of w / M, below 0.01; other draws differ by 0.05 to 0.1.
+    """
+    found = relbo.evaluate(pair, X, ["is:1000", "rs:2"], key=jax.random.key(9), threshold=-5.0, repeats=2)
+    first, second = found["is:1000"].values
+    np.testing.assert_allclose(found["rs:2"].values, [first, second], atol=0.01)
+    assert (np.abs(first - second) > 0.05).all()
 
 
 @pytest.mark.parametrize(

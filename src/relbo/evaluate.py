@@ -4,8 +4,13 @@ r"""Evaluation: ELBO, IS-k and RS-k of any model, streamed so that memory does n
     IS-k     log mean_k w                              k draws from q
     RS-k     log mean_k exp A + log Zhat               k draws from r
 
-For RS the threshold of a point comes from a separate draw, Zhat from fresh proposals that are independent of both
-(never k/N), and IS at k / Z_R draws, which costs the same, is computed beside it.
+A datapoint has one stream of draws from q for each repeat, and every bound reads it from its beginning: the ELBO its
+first draw, IS-k its first k, Zhat of RS its first 1,000. So bounds that are asked for together cost one pass over the
+longest of them, and their random numbers do not depend on which are asked for. Each is by itself the estimate that it
+is alone; that two of them share draws makes their difference less noisy.
+
+For RS the threshold of a point comes from a stream of its own, once for all repeats, and the draws from r from a third:
+Zhat is independent of both (never k/N). IS at k / Z_R draws, which costs the same, is computed beside it.
 
 Every value comes with two errors: the standard error over datapoints, and the Monte-Carlo error of the mean, from
 repeating the evaluation with other random numbers.
@@ -106,36 +111,47 @@ def log_weights_of(pair: Pair, keys: Shaped[Array, "b ..."], x: PyTree) -> LogWe
     return lambda position: jax.vmap(of_row, (None, 0, 0, 0))(position, *rows)
 
 
-class _Importance(NamedTuple):
+class _Reading(NamedTuple):
     pair: Pair
-    k: Int[Array, ""]
-    """Draws; traced, so that no bound compiles twice."""
+    sizes: Int[Array, " n"]
+    """Draws of each IS; traced, so that no bound compiles twice."""
+    acceptances: tuple[AbstractAcceptance, ...]
+    """Of each RS."""
     chunk: int
     """Draws at a time."""
 
 
-class _Block(NamedTuple):
+class _Rows(NamedTuple):
     keys: Shaped[Array, "b ..."]
     x: PyTree
+    t: tuple[Float[Array, " b"], ...] = ()
+    """T of each RS."""
+    log_z: tuple[Float[Array, " b"], ...] = ()
+    """Log Zhat of each RS."""
 
 
-def _importance(settings: _Importance, block: _Block) -> Float[Array, " b"]:
-    # log mean_k w by a running log-sum-exp over chunks of draws
-    (pair, k, chunk), (keys, x) = settings, block
-    log_weights = log_weights_of(pair, keys, x)
+def _read(settings: _Reading, rows: _Rows) -> Float[Array, "m b"]:
+    # log mean_k w of each size, then log Zhat of each T: running log-sum-exps over chunks of the rows' streams
+    pair, sizes, acceptances, chunk = settings
+    log_weights = log_weights_of(pair, rows.keys, rows.x)
+    fresh = jnp.full(len(rows.t), FRESH_DRAWS, sizes.dtype)
+    counts = jnp.concatenate([sizes, fresh])
 
-    def body(i: Array, total: Float[Array, " b"]) -> Float[Array, " b"]:
+    def body(i: Array, totals: Float[Array, "m b"]) -> Float[Array, "m b"]:
         position = i * chunk + jnp.arange(chunk, dtype=jnp.int32)
-        log_w = jnp.where((position < k)[None, :], log_weights(position), -jnp.inf)
-        return jnp.logaddexp(total, jax.scipy.special.logsumexp(log_w, axis=1))
+        log_w = log_weights(position)
+        accepts = [bound_functions.log_accept(log_w, *each) for each in zip(rows.t, acceptances, strict=True)]
+        terms = jnp.stack([*[log_w] * len(sizes), *accepts])
+        within = (position[None, :] < counts[:, None])[:, None, :]
+        return jnp.logaddexp(totals, jax.scipy.special.logsumexp(jnp.where(within, terms, -jnp.inf), axis=2))
 
     dtype = jax.eval_shape(log_weights, jnp.zeros(1, jnp.int32)).dtype
-    start = jnp.full(keys.shape[0], -jnp.inf, dtype)
-    total = jax.lax.fori_loop(0, (k + chunk - 1) // chunk, body, start)
-    return total - jnp.log(k.astype(total.dtype))
+    start = jnp.full((counts.shape[0], rows.keys.shape[0]), -jnp.inf, dtype)
+    totals = jax.lax.fori_loop(0, (counts.max() + chunk - 1) // chunk, body, start)
+    return totals - jnp.log(counts.astype(totals.dtype))[:, None]
 
 
-class _Resampled(NamedTuple):
+class _Resampling(NamedTuple):
     pair: Pair
     k: int
     threshold: AbstractThreshold
@@ -143,19 +159,33 @@ class _Resampled(NamedTuple):
     max_rounds: int
 
 
-def _resampled(settings: _Resampled, block: _Block) -> Float[Array, "2 b"]:
-    # RS-k and Z_R of each datapoint; T, Zhat and the draws come from three separate streams
-    (pair, k, threshold, acceptance, max_rounds), (keys, x) = settings, block
-    split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
-    behind_t, behind_z = (log_weights_of(pair, split[:, i], x) for i in range(2))
-    size = keys.shape[0]
-    t = threshold.solve(in_blocks(behind_t, size, max(threshold.fresh_draws, 1)), acceptance)
-    log_z = bound_functions.log_z_fresh(in_blocks(behind_z, size, FRESH_DRAWS), t, acceptance)
-    # the draws of a block share one key; the other two streams belong to rows
-    streams = Streams(*jax.random.split(split[0, 2], 3))
-    accepted = draw_accepted(view_of(pair, x), streams, t, acceptance, num_samples=k, max_rounds=max_rounds)
+class _Rejecting(NamedTuple):
+    name: str
+    settings: _Resampling
+    t: Float[Array, " n"]
+    """T of each datapoint."""
+
+
+def _solve(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
+    # T of each datapoint
+    log_weights = log_weights_of(settings.pair, rows.keys, rows.x)
+    log_w = in_blocks(log_weights, rows.keys.shape[0], max(settings.threshold.fresh_draws, 1))
+    return settings.threshold.solve(log_w, settings.acceptance)
+
+
+def _resampled(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
+    # RS-k of each datapoint; the draws of a block share one key
+    (t,), (log_z,) = rows.t, rows.log_z
+    accepted = draw_accepted(
+        view_of(settings.pair, rows.x),
+        Streams(*jax.random.split(rows.keys[0], 3)),
+        t,
+        settings.acceptance,
+        num_samples=settings.k,
+        max_rounds=settings.max_rounds,
+    )
     log_p, log_q = accepted.log_probs
-    return jnp.stack([bound_functions.rs(log_p - log_q, t, log_z, acceptance), jnp.exp(log_z)])
+    return bound_functions.rs(log_p - log_q, t, log_z, settings.acceptance)
 
 
 def evaluate(
@@ -213,58 +243,82 @@ def evaluate(
 
     devices = as_mesh(mesh, "evaluate: mesh")
 
-    def by_blocks(function: Callable[..., Any], settings: Any, key: PRNGKeyArray, size: int, k: int) -> np.ndarray:
+    def by_blocks(function: Callable[..., Any], settings: Any, rows: _Rows, size: int, k: int) -> np.ndarray:
         parts = []
-        for part in map_blocks(function, devices, settings, _blocks(key, x, size)):
+        for part in map_blocks(function, devices, settings, _blocks(rows, size)):
             parts.append(part)
             report(k * min(part.shape[-1], total - part.shape[-1] * (len(parts) - 1)))
         return np.concatenate(parts, axis=-1)[..., :total]
 
-    def importance(k: int, key: PRNGKeyArray, chunk: int) -> np.ndarray:
-        chunk = min(chunk, 100)
-        settings = _Importance(pair, jnp.asarray(k, jnp.int32), chunk)
-        return by_blocks(_importance, settings, key, max(LANES // chunk, 1), k)
+    def read(
+        key: PRNGKeyArray, sizes: Sequence[int], rejecting: Sequence[_Rejecting] = (), chunk: int = 100
+    ) -> np.ndarray:
+        reach = max([*sizes, *[FRESH_DRAWS] * len(rejecting)])
+        chunk = min(reach, chunk)
+        settings = _Reading(
+            pair, jnp.asarray(sizes, jnp.int32), tuple(each.settings.acceptance for each in rejecting), chunk
+        )
+        rows = _Rows(row_keys(key, total), x, tuple(each.t for each in rejecting))
+        return by_blocks(_read, settings, rows, max(LANES // chunk, 1), reach)
 
-    def resampled(bound: RS, key: PRNGKeyArray) -> np.ndarray:
+    def rejecting(bound: RS, key: PRNGKeyArray) -> _Rejecting:
         rule, accept = numbers_as_arrays((bound.threshold or usual, bound.acceptance or acceptance or Soft()))
-        settings = _Resampled(pair, bound.num_samples, rule, accept, max_rounds)
-        return by_blocks(_resampled, settings, key, RS_ROWS, bound.num_samples)
+        settings = _Resampling(pair, bound.num_samples, rule, accept, max_rounds)
+        t = by_blocks(_solve, settings, _Rows(row_keys(key, total), x), RS_ROWS, FRESH_DRAWS)
+        return _Rejecting(str(bound), settings, jnp.asarray(t))
 
-    result: dict[str, Estimate] = {}
-    for bound in named:
-        name, k = str(bound), num_draws(bound)
-        stable = k + 2**24 * isinstance(bound, RS)  # a bound's random numbers do not depend on the others asked for
-        keys = jax.random.split(jax.random.fold_in(key, stable), repeats + 1)
-        if not isinstance(bound, RS):
-            result[name] = Estimate(name, np.stack([importance(k, one, k) for one in keys[:repeats]]))
-            continue
-        both = np.stack([resampled(bound, one) for one in keys[:repeats]])  # (repeats, 2, n)
-        rate_seen = float(both[:, 1].mean())
-        matched = round(k / rate_seen)
+    # the repeats come after the thresholds, so that no random number depends on how many there are
+    key_threshold, *key_repeats = (jax.random.fold_in(key, i) for i in range(repeats + 1))
+    plain = [(str(bound), _size(bound)) for bound in named if not isinstance(bound, RS)]
+    rejections = [rejecting(bound, key_threshold) for bound in named if isinstance(bound, RS)]
+    values: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    log_zs: dict[str, list[np.ndarray]] = {each.name: [] for each in rejections}
+    for key_repeat in key_repeats:
+        key_propose, key_accept = jax.random.split(key_repeat)
+        found = read(key_propose, [size for _, size in plain], rejections)
+        for (name, _), value in zip(plain, found[: len(plain)], strict=True):
+            values[name].append(value)
+        for each, log_z in zip(rejections, found[len(plain) :], strict=True):
+            rows = _Rows(row_keys(key_accept, total), x, (each.t,), (jnp.asarray(log_z),))
+            values[each.name].append(by_blocks(_resampled, each.settings, rows, RS_ROWS, each.settings.k))
+            log_zs[each.name].append(log_z)
+    estimates = {name: Estimate(name, np.stack(values[name])) for name in names}
+    for each in rejections:
+        rate_seen = float(np.exp(log_zs[each.name]).mean())
+        matched = round(each.settings.k / rate_seen)
         extra = {
             "acceptance_rate": rate_seen,
             "matched_is_samples": matched,
-            # in chunks of is:K, whose program serves any number of draws: `matched` differs from run to run
-            "matched_is_mean": float(importance(matched, keys[repeats], k).mean()),
+            # in chunks of k, which never exceeds it: `matched` differs from run to run, the program does not
+            "matched_is_mean": float(
+                read(jax.random.split(key_repeats[0])[0], [matched], chunk=each.settings.k).mean()
+            ),
         }
-        result[name] = Estimate(name, both[:, 0], extra)
-    return result
+        estimates[each.name] = dataclasses.replace(estimates[each.name], extra=extra)
+    return estimates
 
 
-def num_draws(bound: AbstractBound | str) -> int:
-    """Draws per datapoint that `evaluate` reports to `on_progress` for a bound."""
-    bound = bound_functions.parse(bound)
+def num_draws(bounds: Sequence[AbstractBound | str], repeats: int) -> int:
+    """Draws per datapoint that `evaluate` reports to `on_progress`, apart from IS at matched cost beside RS."""
+    named = [bound_functions.parse(bound) for bound in bounds]
+    resampled = [_size(bound) for bound in named if isinstance(bound, RS)]
+    fresh = [FRESH_DRAWS] * len(resampled)
+    reach = max([*(_size(bound) for bound in named if not isinstance(bound, RS)), *fresh], default=0)
+    return sum(fresh) + repeats * (reach + sum(resampled))
+
+
+def _size(bound: AbstractBound) -> int:
     return bound.num_samples if isinstance(bound, IS | RS) else 1
 
 
-def _blocks(key: PRNGKeyArray, x: PyTree, size: int) -> Iterator[_Block]:
+def _blocks(rows: _Rows, size: int) -> Iterator[_Rows]:
     # equal blocks, the last one padded by repeating its last row; keys belong to rows, not to blocks
-    total = jax.tree.leaves(x)[0].shape[0]
+    total = rows.keys.shape[0]
     size = min(size, total)
-    keys = row_keys(key, total)
     for start in range(0, total, size):
-        rows = np.minimum(np.arange(start, start + size), total - 1)
-        yield _Block(keys[rows], jax.tree.map(lambda v, rows=rows: as_input(v[rows]), x))
+        index = np.minimum(np.arange(start, start + size), total - 1)
+        block = jax.tree.map(lambda v, index=index: v[index], rows)
+        yield block._replace(x=jax.tree.map(as_input, block.x))
 
 
 def as_input(v: Array | np.ndarray) -> Array:

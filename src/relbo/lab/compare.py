@@ -143,7 +143,7 @@ def compare_runs(
 
 def num_draws(bounds: Sequence[str], num_images: int, repeats: int, num_runs: int) -> int:
     """Draws that `compare_runs` reports to `on_progress` in all, apart from those of IS at matched cost beside RS."""
-    return sum(draws_of(bound) for bound in set(bounds)) * num_images * repeats * num_runs
+    return draws_of(list(set(bounds)), repeats) * num_images * num_runs
 
 
 def refuse_different_data(runs: Sequence[Run]) -> None:

@@ -72,7 +72,7 @@ def evaluate_command(
     if words is not None:
         rule = thresholds.parse(words, num_draws=FRESH_DRAWS)
 
-    total = sum(num_draws(name) for name in names) * len(rows) * repeats
+    total = num_draws(names, repeats) * len(rows)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("draws", total=total)
