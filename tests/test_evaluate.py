@@ -120,6 +120,7 @@ def test_objects_are_words(pair):
     for name in ("elbo", "is:2", "rs:2"):
         np.testing.assert_array_equal(words[name].values, objects[name].values)
     assert list(ask("is:2")) == list(ask(relbo.IS(2))) == ["is:2"]
+    assert ask([]) == {}
 
 
 @pytest.mark.slow
@@ -176,6 +177,8 @@ def test_bounds_share_draws_and_do_not_depend_on_what_else_is_asked(pair):
         alone = ask(name, repeats=3)[name]
         np.testing.assert_allclose(alone.values[:2], together[name].values, rtol=1e-12)
         assert not np.allclose(alone.values[2], alone.values[1])
+    # on the draws that T comes from the rate would be 0.4 to all digits
+    assert 1e-5 < abs(together["rs:3"].extra["acceptance_rate"] - 0.4) < 0.02
     rows = row_keys(jax.random.split(jax.random.fold_in(jax.random.key(8), 1))[0], 3)
     log_w = np.asarray(log_weights_of(pair, rows, jnp.asarray(X, jnp.float64))(jnp.arange(1_000)))
     for name, k in (("elbo", 1), ("is:7", 7), ("is:230", 230)):

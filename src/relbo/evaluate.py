@@ -239,6 +239,8 @@ def evaluate(
     names = [str(bound) for bound in named]
     require(len(set(names)) == len(names), "evaluate: bounds", "of different names; evaluate others apart", names)
     total = num_datapoints(x, "evaluate: x")
+    if not named:
+        return {}
     report = on_progress or (lambda done: None)
 
     devices = as_mesh(mesh, "evaluate: mesh")
