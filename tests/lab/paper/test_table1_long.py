@@ -16,7 +16,7 @@ from relbo.lab.paper import table1, table1_values
 from relbo.lab.paper.table1_collect import collect
 from relbo.lab.paper.table1_figures import plot
 from relbo.lab.paper.table1_merge import merge
-from relbo.lab.paper.table1_page import markdown
+from relbo.lab.paper.table1_page import markdown, summary_sheets
 from relbo.lab.paper.table1_presets import PRESETS, Group, Preset
 from relbo.lab.paper.table1_rows import CLAIMS, LONG_ROWS, RECIPE, ROWS
 from relbo.train.lock import WriterLock
@@ -246,6 +246,21 @@ def test_the_page_is_made_of_the_json_alone(made, tiny, tmp_path):
     assert "minus rloo-6 | 0, 1 |" in page and "![" in page
     (file,) = plot(results, tmp_path)
     assert file.name == "table1-200.png" and f"]({file.name})" in page and file.stat().st_size > 10_000
+
+
+def test_the_summary_has_the_longest_is_bound_and_means_over_seeds(made, tiny):
+    results = collect(made, tiny)
+    (sheet,) = summary_sheets({**results, "bounds": ["is:5", "elbo", "is:1"]})
+    assert (sheet.title, sheet.headings) == ("Test NLL by IS-5", ("row", "method", "200"))
+    found = {row: text for row, _, text in sheet.rows}
+    first, second = (entry(results, "rloo-6", seed)["evaluation"]["test"]["is:5"]["nll"] for seed in (0, 1))
+    mean, sd = (first + second) / 2, abs(first - second) / math.sqrt(2)
+    assert found["rloo-6"] == f"{mean:.2f}, sd {sd:.2f} (2 seeds)" and found["vimco-6"] == "missing"
+    one = {**results, "cells": [cell for cell in results["cells"] if cell["seed"] == 0], "seeds": []}
+    (sheet,) = summary_sheets(one, only_found=True)
+    assert [(row[0], row[2]) for row in sheet.rows][0] == ("rloo-6", f"{first:.2f}") and len(sheet.rows) == 2
+    assert f"| rloo-6 | RLOO (S = 6) | {first:.2f} |" in markdown(one)
+    assert summary_sheets({**results, "bounds": ["elbo"]}) == []
 
 
 def test_as_the_paper_compares():

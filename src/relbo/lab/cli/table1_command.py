@@ -196,12 +196,13 @@ def draw(results: dict[str, Any], out: Path, *, json: bool = False, only_found: 
 
 def print_sheets(results: dict[str, Any], *, only_found: bool) -> None:
     """Prints the tables of all architectures, and how to read them."""
-    from relbo.lab.paper.table1_page import footnotes, missing, reading, sheets
+    from relbo.lab.paper.table1_page import footnotes, missing, reading, sheets, summary_sheets
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 260  # a pipe has no edge to wrap at
-    for sheet in (sheet for made in sheets(results, only_found=only_found).values() for sheet in made):
+    of_architectures = (sheet for made in sheets(results, only_found=only_found).values() for sheet in made)
+    for sheet in (*of_architectures, *summary_sheets(results, only_found=only_found)):
         table = Table(title=sheet.title, box=box.SIMPLE, pad_edge=False)
         for position, heading in enumerate(sheet.headings):
             table.add_column(heading, justify="left" if position < sheet.num_texts else "right", overflow="fold")

@@ -38,6 +38,36 @@ def sheets(results: dict[str, Any], *, only_found: bool = False) -> dict[str, li
     return made
 
 
+def summary_sheets(results: dict[str, Any], *, only_found: bool = False) -> list[Sheet]:
+    """All methods on all architectures by the longest IS bound, the nearest to a likelihood; none if there is no such.
+
+    A row with several seeds has their mean and standard deviation.
+    """
+    name = max((name for name in results["bounds"] if name.startswith("is:")), key=_num_draws, default=None)
+    cells = [cell for cell in results["cells"] if cell["evaluation"] is not None or not only_found]
+    if name is None or not cells:
+        return []
+    texts = {(cell["row"], cell["architecture"]): _nll(cell, name) for cell in cells if cell["seed"] == 0}
+    for group in results["seeds"]:
+        if (number := group["test"].get(name)) is not None:
+            texts[group["row"], group["architecture"]] = f"{_spread(number)} ({number['num_seeds']} seeds)"
+    columns = [arch for arch in ARCHITECTURES if any(arch == cell["architecture"] for cell in cells)]
+    labels = {cell["row"]: cell["label"] for cell in cells}
+    rows = [(row, label, *(texts.get((row, arch), NOTHING) for arch in columns)) for row, label in labels.items()]
+    return [Sheet(f"Test NLL by {heading(name)}", ("row", "method", *columns), rows, num_texts=2)]
+
+
+def _num_draws(bound: str) -> int:
+    return int(bound.partition(":")[2])
+
+
+def _nll(cell: dict[str, Any], name: str) -> str:
+    if cell["evaluation"] is None:
+        return _state(cell)
+    bound = cell["evaluation"]["test"].get(name)
+    return NOTHING if bound is None else f"{bound['nll']:.2f}"
+
+
 def bounds_sheet(results: dict[str, Any], arch: str, cells: list[dict[str, Any]]) -> Sheet:
     """Every cell of seed 0: bounds with their errors, and what they cost."""
     columns = [("train", "elbo", "train ELBO")]
@@ -231,15 +261,18 @@ def _name(cell: dict[str, Any]) -> str:
 def markdown(results: dict[str, Any]) -> str:
     """The table as a page, with the figures of `table1_figures` beside it."""
     parts = [f"# Table 1, preset {results['preset']}", results["note"], missing(results), *reading(results)]
+    for sheet in summary_sheets(results):
+        parts += [f"## {sheet.title}", _table(sheet)]
     pictures = drawable(results)
     for arch, made in sheets(results).items():
         for position, sheet in enumerate(made):
-            lines = [sheet.headings, ("---",) * len(sheet.headings), *sheet.rows]
-            parts += [
-                f"##{'#' if position else ''} {sheet.title}",
-                "\n".join(f"| {' | '.join(line)} |" for line in lines),
-            ]
+            parts += [f"##{'#' if position else ''} {sheet.title}", _table(sheet)]
         if arch in pictures:
             what = f"Validation bound against proposals and CPU seconds of training, {arch}"
             parts.append(f"![{what}]({figure_name(arch)})")
     return "\n\n".join([*parts, *footnotes(results)]) + "\n"
+
+
+def _table(sheet: Sheet) -> str:
+    lines = [sheet.headings, ("---",) * len(sheet.headings), *sheet.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
