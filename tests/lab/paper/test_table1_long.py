@@ -92,8 +92,9 @@ def test_learning_rates_by_family(tmp_path):
     assert {name for name, rate in rates.items() if rate == 3e-3} == {"vrs-recipe", "vrs-recipe-20", "vrs-0.9"}
     assert set(rates.values()) == {1e-3, 3e-3}
     assert config_of(preset, "rebar", tmp_path=tmp_path).settings["learning_rate"] == pytest.approx(1e-2)
-    assert "a cosine schedule from 0.001 (rloo), 0.003 (vrs)" in preset.note()
-    assert "a cosine schedule from 0.003, 100 epochs" in LONG.note()
+    assert "a cosine schedule from 0.001 (rloo, vimco, rws, disarm, nvil, rebar) and 0.003 (vrs)," in preset.note()
+    assert "from 0.003 (rloo, vrs, vimco, rws, disarm, rebar) and 0.001 (nvil), 100 epochs" in LONG.note()
+    assert "a cosine schedule from 0.003, 100 epochs" in LONG.with_rates(["3e-3"]).note()
     assert config_of(LONG.with_epochs(20), "vrs-recipe", tmp_path=tmp_path).warmup_epochs == 10
 
 

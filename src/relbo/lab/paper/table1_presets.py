@@ -101,11 +101,13 @@ class Preset:
         return [self.epochs.get(arch, self.common.epochs) for arch in ARCHITECTURES]
 
     def _rates(self) -> str:
-        rates = {row.estimator: self.rates.get(row.estimator, self.common.lr) for row in self.rows}
+        families: dict[float, dict[str, None]] = {}
+        for row in self.rows:
+            families.setdefault(self.rates.get(row.estimator, self.common.lr), {})[row.estimator] = None
         start = "" if self.common.schedule == "constant" else f"a {self.common.schedule} schedule from "
-        if len(set(rates.values())) == 1:
-            return f"{start}{next(iter(rates.values())):g}"
-        return start + ", ".join(f"{rate:g} ({family})" for family, rate in rates.items())
+        if len(families) == 1:
+            return f"{start}{next(iter(families)):g}"
+        return start + " and ".join(f"{rate:g} ({', '.join(names)})" for rate, names in families.items())
 
     def note(self) -> str:
         """What the numbers are."""
@@ -163,8 +165,8 @@ PRESETS = {
         bounds=(*BOUNDS, "is:1000"),
         checkpoint_every=5_000,
         rows=LONG_ROWS,
-        # of {1e-3, 3e-3}; --lr says another one, for the pilot runs that choose
-        rates=dict.fromkeys(("rloo", "vrs", "vimco", "rws", "disarm", "nvil", "rebar"), 3e-3),
+        # of {1e-3, 3e-3}, by validation after 30 epochs on one layer; --lr says another one
+        rates={**dict.fromkeys(("rloo", "vrs", "vimco", "rws", "disarm", "rebar"), 3e-3), "nvil": 1e-3},
         groups={
             "a": Group(("rloo-6", "vrs-recipe", "vimco-6", "rws-6")),
             "b": Group(("rloo-6", "vrs-recipe", "vimco-6", "rws-6"), ("200",), num_seeds=3),
