@@ -14,7 +14,7 @@ from relbo.evaluate import Estimate
 from relbo.lab.config import RunConfig, build_estimator
 from relbo.lab.paper import table1, table1_values
 from relbo.lab.paper.table1_collect import collect
-from relbo.lab.paper.table1_figures import plot
+from relbo.lab.paper.table1_figures import far_behind, plot
 from relbo.lab.paper.table1_merge import merge
 from relbo.lab.paper.table1_page import markdown, summary_sheets
 from relbo.lab.paper.table1_presets import PRESETS, Group, Preset
@@ -262,6 +262,17 @@ def test_the_summary_has_the_longest_is_bound_and_means_over_seeds(made, tiny):
     assert [(row[0], row[2]) for row in sheet.rows][0] == ("rloo-6", f"{first:.2f}") and len(sheet.rows) == 2
     assert f"| rloo-6 | RLOO (S = 6) | {first:.2f} |" in markdown(one)
     assert summary_sheets({**results, "bounds": ["elbo"]}) == []
+
+
+def test_rows_far_behind_do_not_press_the_others_together():
+    def cells(**ends):
+        return [{"row": row, "curve": [{"valid_bound": -200.0}, {"valid_bound": end}]} for row, end in ends.items()]
+
+    # gaps 1, 2, 9: the median is 2, and 9 is more than four times as much
+    assert far_behind(cells(a=-90.0, b=-91.0, c=-92.0, d=-99.0)) == {"d"}
+    assert far_behind(cells(a=-90.0, b=-91.0, c=-92.0, d=-98.0)) == set()
+    assert far_behind([*cells(a=-90.0, b=-91.0, c=-92.0, d=-99.0), *cells(d=-91.5)]) == set()  # its best seed counts
+    assert far_behind(cells(a=-90.0, b=-99.0)) == far_behind(cells(a=-90.0)) == set()
 
 
 def test_as_the_paper_compares():
