@@ -73,9 +73,8 @@ def test_every_cell_has_an_estimator_and_the_rest_in_common(preset, tmp_path):
         build_estimator(config, 10)
         assert len(config.layers) == len(cell.arch.split("-")) and set(config.layers) == {preset.width}
         assert config.estimator != "rebar" or config.settings["learning_rate"] == 10 * config.lr
-        assert config.lr == preset.rates.get(
-            config.estimator, preset.common.lr
-        )  # validation may choose one of a family
+        # validation may choose a rate for a family
+        assert config.lr == preset.rates.get(config.estimator, preset.common.lr)
         varying = {"layers", "estimator", "num_samples", "threshold", "settings", "lr"}
         if preset.name in ("long", "headline"):
             varying |= {"num_proposals", "warmup_epochs", "epochs"}
