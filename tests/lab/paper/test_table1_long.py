@@ -47,7 +47,8 @@ def test_the_long_protocol(tmp_path):
     assert (threshold.gamma, threshold.num_draws, threshold.warmup) == (0.7, 20, 50_000)
     paper = build_estimator(config_of(LONG, "vrs-0.9", tmp_path=tmp_path), 1_000)
     assert (paper.num_samples, paper.num_proposals, paper.threshold.warmup) == (5, 5, None)
-    assert build_estimator(config_of(LONG, "vrs-recipe-20", tmp_path=tmp_path), 1_000).num_proposals == 20
+    many = build_estimator(config_of(LONG, "vrs-recipe-20", tmp_path=tmp_path), 1_000)
+    assert (many.num_samples, many.num_proposals, many.threshold.gamma) == (2, 20, 0.5)
 
 
 @pytest.mark.parametrize(("arch", "evaluations"), [("200", 6), ("200-200", 6), ("200-200-200", 8)])
@@ -62,6 +63,7 @@ def test_headline_runs_warm_up_for_half_of_their_own_length(tmp_path):
     assert found == {"200": (1_000, 500.0), "200-200": (500, 250.0), "200-200-200": (500, 250.0)}
     assert "is:5000" in PRESETS["headline"].bounds and all(cell.row == RECIPE for cell in cells)
     assert all(cell.config().optimizer_settings == {"eps": 1e-3} for cell in cells)
+    assert all(cell.config().valid_every == 25 for cell in cells)
     assert "Adam (eps 0.001) at a cosine schedule from 0.003, 1000, 500 epochs" in PRESETS["headline"].note()
 
 

@@ -165,13 +165,13 @@ ROWS = {row.name: row for row in (*TABLE, *ADDED)}
 """Rows of the presets `smoke`, `budget` and `paper`."""
 
 
-def recipe(name: str, num_proposals: int) -> Row:
+def recipe(name: str, num_proposals: int, gamma: float) -> Row:
     """VRS as `relbo train` does it by default: plain RLOO for the first half, rejection for the second."""
     return Row(
         name,
-        f"VRS by the recipe (S = 2, N = {num_proposals}, gamma = 0.7 from half of the run)",
+        f"VRS by the recipe (S = 2, N = {num_proposals}, gamma = {gamma} from half of the run)",
         "vrs",
-        {"num_samples": 2, "num_proposals": num_proposals, "threshold": "quantile:0.7"},
+        {"num_samples": 2, "num_proposals": num_proposals, "threshold": f"quantile:{gamma}"},
         warmup_share=0.5,
     )
 
@@ -185,7 +185,7 @@ def with_samples(name: str, num_samples: int) -> Row:
 REFERENCE = "rloo-6"
 """The row that all others are compared with, image by image."""
 
-RECIPE = recipe("vrs-recipe", 6)
+RECIPE = recipe("vrs-recipe", 6, gamma=0.7)
 
 LONG_ROWS = (
     with_samples("rloo", 6),
@@ -207,7 +207,8 @@ LONG_ROWS = (
     ),
     with_samples("nvil", 6),
     ROWS["rebar"],
-    recipe("vrs-recipe-20", 20),
+    # the more proposals, the fewer rows go on at a low gamma; by validation after 30 epochs on one layer
+    recipe("vrs-recipe-20", 20, gamma=0.5),
     with_samples("vimco", 20),
     with_samples("rws", 20),
     with_samples("rloo", 20),
