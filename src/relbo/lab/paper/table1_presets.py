@@ -178,8 +178,8 @@ PRESETS = {
         "headline",
         "one long run of VRS by the recipe on each architecture",
         # Adam's usual eps of 1e-8 lets weights of pixels that are hardly ever on, whose gradients are all but 0, drift
-        # by whole step sizes: after 300 epochs a validation image with such a pixel can cost thousands of nats
-        # and the best epoch of so long a schedule is among the last, so looking for it every 10 is waste
+        # by whole step sizes: after 300 epochs a validation image with such a pixel can cost thousands of nats.
+        # The best epoch of so long a schedule is among the last, so looking for it every 10 is waste.
         dataclasses.replace(_COSINE, optimizer_settings={"eps": 1e-3}, valid_every=25),
         bounds=(*BOUNDS, "is:1000", LONG),
         checkpoint_every=10_000,
