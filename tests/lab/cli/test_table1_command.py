@@ -69,6 +69,11 @@ FAILURES = {
     "unknown group": (("--preset", "long", "--group", "e"), "a group must be one of a, b, c, d; got 'e'"),
     "row of another group": (("--preset", "long", "--group", "a", "--only", "rebar"), "--group a has no cell of rebar"),
     "no seed": (("--seeds", "0"), "--seeds must be an integer from 1 to 1,000, got 0"),
+    "negative seed": (("--seed", "3", "--seed", "-1"), "--seed must be an integer from 0 to 999,999,999, got -1"),
+    "two ways to say seeds": (
+        ("--seeds", "2", "--seed", "3"),
+        "expected --seeds or --seed, got --seeds 2 and --seed 3",
+    ),
     "unknown family": (("--lr", "adam=1"), "--lr must be LR or FAMILY=LR with one of nvil, muprop"),
     "no rate": (("--lr", "vrs=fast"), "--lr must be LR or FAMILY=LR with a number LR > 0, got 'vrs=fast'"),
     "rate below 0": (("--lr", "-1"), "lr must be a number >"),
@@ -109,6 +114,18 @@ def test_redrawn_from_the_json_alone(relbo, tiny, tmp_path):
     code, _, err = relbo("reproduce", "table1", "--from", first / "table1.json", "--out", second)
     assert code == 0 and "wrote" in err
     assert {file.name: file.read_bytes() for file in second.iterdir()} == drawn
+
+
+def test_a_cell_of_another_seed_alone_is_in_every_table(relbo, tiny, tmp_path):
+    words = ("--only", "rloo-5", "--only", "rloo-6", "--arch", "200", "--seed", "3", "--bound", "is:5")
+    code, out, _ = relbo("reproduce", "table1", "--out", tmp_path, *words, "--quiet")
+    assert code == 0 and not (tmp_path / "rloo-6").exists()
+    found = json.loads((tmp_path / "table1.json").read_text())
+    (mine,) = [cell for cell in found["cells"] if cell["evaluation"] and cell["row"] == "rloo-6"]
+    assert mine["seed"] == 3 and f"{mine['evaluation']['test']['is:5']['nll']:.2f}, seed 3" in out
+    page = (tmp_path / "table1.md").read_text()
+    # of its bounds both rows, of differences to the reference the other one
+    assert page.count("| rloo-6, seed 3 |") == 1 and page.count("| rloo-5, seed 3 |") == 2
 
 
 def test_tables_of_several_files_are_drawn_as_one(relbo, tiny, tmp_path):

@@ -83,7 +83,9 @@ def test_groups_are_the_issues_order():
     everything = labels(groups=["a", "b", "c", "d"])
     assert len(everything) == len(set(everything)) == 12 + 8 + 12 + 4  # what two groups share is there once
     assert labels() == everything and len(labels(only=["rloo-20"])) == 3
-    assert labels(groups=["b"], num_seeds=1) == of_seeds[:4]
+    assert labels(groups=["b"], seeds=[0]) == of_seeds[:4]
+    assert labels(groups=["b"], seeds=[2, 1, 2]) == of_seeds[8:] + of_seeds[4:8]
+    assert labels(only=["rws-6"], architectures=["200"], seeds=[3]) == ["seed-3/rws-6/200"]
     assert labels(groups=["a"], only=["rws-6"], architectures=["200"]) == ["rws-6/200"]
     assert {row.name for row in LONG_ROWS} == {*main, *rest, *many}
 
@@ -341,7 +343,7 @@ def test_what_another_process_finished_meanwhile_is_not_made_again(made, tiny, m
 
 
 def test_cells_beside_the_groups_are_collected_once_begun(tiny, tmp_path):
-    (cell,) = table1.cells(tmp_path, tiny, ["vimco-6"], ["200-200"], num_seeds=1)
+    (cell,) = table1.cells(tmp_path, tiny, ["vimco-6"], ["200-200"], seeds=[0])
     assert "vimco-6 on 200-200" not in markdown(collect(tmp_path, tiny))
     cell.begin()
     assert "vimco-6 on 200-200" in markdown(collect(tmp_path, tiny))

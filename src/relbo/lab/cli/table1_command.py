@@ -37,6 +37,7 @@ def table1_command(
     seeds: Annotated[
         int | None, typer.Option(help="Seeds 0 to K - 1 of each cell; 1, or as the group says.", metavar="K")
     ] = None,
+    seed: Annotated[list[int], typer.Option(help="This seed of each cell in place of those; repeatable.")] = [],  # noqa: B006
     minutes: Annotated[float | None, typer.Option(help="budget: minutes of training for each cell; 5.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Other epochs than the preset's, on all architectures.")] = None,
     lr: Annotated[
@@ -81,6 +82,8 @@ def table1_command(
 
     - `relbo reproduce table1 --preset long --group a --out out/long`
 
+    - `relbo reproduce table1 --preset long --only vrs-recipe --arch 200 --seed 3 --out out/again`
+
     - `relbo reproduce table1 --preset long --out out/long --collect`
 
     - `relbo reproduce table1 --from out/long/table1.json --out out/redrawn`
@@ -109,9 +112,7 @@ def table1_command(
     if out is None:
         raise ValueError("expected --out DIR for the cells and the table, or --from FILE to draw one; got neither.")
     chosen = preset_of(preset, data=data, minutes=minutes, is_5000=is_5000, epochs=epochs, rates=lr, bounds=bound)
-    if seeds is not None and not 1 <= seeds <= 1_000:
-        raise ValueError(f"--seeds must be an integer from 1 to 1,000, got {seeds}.")
-    cells = experiment.cells(out, chosen, only, arch, groups=group, num_seeds=seeds)
+    cells = experiment.cells(out, chosen, only, arch, groups=group, seeds=seeds_of(seeds, seed))
     table1_collect.collect(out, chosen)  # refuses cells of other settings anywhere in the table before any is trained
     output.output_directory(out)
     start = time.perf_counter()
@@ -138,6 +139,19 @@ def table1_command(
     if failures:
         label, reason = next(iter(failures.items()))
         raise TrainingError(f"{len(failures)} of {len(cells)} cells failed, the first being {label}: {reason}")
+
+
+def seeds_of(number: int | None, chosen: Sequence[int]) -> Sequence[int]:
+    """The seeds that the command line names; none if it leaves them to the groups."""
+    if number is None:
+        if wrong := [seed for seed in chosen if not 0 <= seed < 1_000_000_000]:
+            raise ValueError(f"--seed must be an integer from 0 to 999,999,999, got {wrong[0]}.")
+        return chosen
+    if chosen:
+        raise ValueError(f"expected --seeds or --seed, got --seeds {number} and --seed {chosen[0]}.")
+    if not 1 <= number <= 1_000:
+        raise ValueError(f"--seeds must be an integer from 1 to 1,000, got {number}.")
+    return range(number)
 
 
 def preset_of(

@@ -148,7 +148,7 @@ def cells(
     architectures: Sequence[str] = (),
     *,
     groups: Sequence[str] = (),
-    num_seeds: int | None = None,
+    seeds: Sequence[int] = (),
 ) -> list[Cell]:
     """The chosen cells; by default those of all groups of the preset, or all of seed 0 if it has none.
 
@@ -160,7 +160,7 @@ def cells(
         only: names of rows; all if there are none.
         architectures: names of architectures; all if there are none.
         groups: names of the preset's groups, of which rows and architectures are taken.
-        num_seeds: seeds 0, 1, ...; by default one, or as many as the group says.
+        seeds: of each cell; by default 0, or as many as the group says.
     """
     rows = {row.name: row for row in preset.rows}
     if groups and not preset.groups:
@@ -179,7 +179,7 @@ def cells(
         groups = tuple(preset.groups)
     found = {}
     for group in [preset.groups[name] for name in groups] or [Group(tuple(rows))]:
-        for seed in range(group.num_seeds if num_seeds is None else num_seeds):
+        for seed in seeds or range(group.num_seeds):
             for arch in (arch for arch in group.architectures if arch in (architectures or ARCHITECTURES)):
                 for name in (name for name in group.rows if name in (only or rows)):
                     cell = cell_of(out, preset, rows[name], arch, seed)
