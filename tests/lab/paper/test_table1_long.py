@@ -80,24 +80,32 @@ def test_groups_are_the_issues_order():
     assert labels(groups=["c"]) == [f"{row}/{arch}" for arch in archs for row in rest]
     many = ("vrs-recipe-20", "vimco-20", "rws-20", "rloo-20")
     assert labels(groups=["d"]) == [f"{row}/200-200-200" for row in many]
-    everything = labels(groups=["a", "b", "c", "d"])
-    assert len(everything) == len(set(everything)) == 12 + 8 + 12 + 4  # what two groups share is there once
+    single = ("nvil-1", "muprop", "rebar-0.1", "concrete-0.1")
+    assert labels(groups=["e"]) == [f"{row}/{arch}" for arch in archs[:2] for row in single]
+    by_k = [f"{name}-{k}" for k in (2, 5, 10, 50) for name in ("nvil", "rws", "vimco")]
+    assert labels(groups=["f"]) == [f"{row}/200-200-200" for row in (*by_k, "nvil-1")]
+    everything = labels(groups=["a", "b", "c", "d", "e", "f"])
+    assert len(everything) == len(set(everything)) == 12 + 8 + 12 + 4 + 8 + 13  # what two groups share is there once
     assert labels() == everything and len(labels(only=["rloo-20"])) == 3
     assert labels(groups=["b"], seeds=[0]) == of_seeds[:4]
     assert labels(groups=["b"], seeds=[2, 1, 2]) == of_seeds[8:] + of_seeds[4:8]
     assert labels(only=["rws-6"], architectures=["200"], seeds=[3]) == ["seed-3/rws-6/200"]
     assert labels(groups=["a"], only=["rws-6"], architectures=["200"]) == ["rws-6/200"]
-    assert {row.name for row in LONG_ROWS} == {*main, *rest, *many}
+    assert {row.name for row in LONG_ROWS} == {*main, *rest, *many, *single, *by_k, "vrs-0.95"}
 
 
 def test_learning_rates_by_family(tmp_path):
     preset = LONG.with_rates(["1e-3", "vrs=3e-3"])
     rates = {row.name: config_of(preset, row.name, tmp_path=tmp_path).lr for row in LONG_ROWS}
-    assert {name for name, rate in rates.items() if rate == 3e-3} == {"vrs-recipe", "vrs-recipe-20", "vrs-0.9"}
+    of_vrs = {"vrs-recipe", "vrs-recipe-20", "vrs-0.9", "vrs-0.95"}
+    assert {name for name, rate in rates.items() if rate == 3e-3} == of_vrs
     assert set(rates.values()) == {1e-3, 3e-3}
     assert config_of(preset, "rebar", tmp_path=tmp_path).settings["learning_rate"] == pytest.approx(1e-2)
-    assert "a cosine schedule from 0.001 (rloo, vimco, rws, disarm, nvil, rebar) and 0.003 (vrs)," in preset.note()
-    assert "from 0.003 (rloo, vrs, vimco, rws, disarm, rebar) and 0.001 (nvil), 100 epochs" in LONG.note()
+    assert "from 0.001 (rloo, vimco, rws, disarm, nvil, rebar, muprop, concrete) and 0.003 (vrs)," in preset.note()
+    assert (
+        "from 0.003 (rloo, vrs, vimco, rws, disarm, rebar, concrete) and 0.001 (nvil, muprop), 100 epochs"
+        in LONG.note()
+    )
     assert "a cosine schedule from 0.003, 100 epochs" in LONG.with_rates(["3e-3"]).note()
     assert config_of(LONG.with_epochs(20), "vrs-recipe", tmp_path=tmp_path).warmup_epochs == 10
 

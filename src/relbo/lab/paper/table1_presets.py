@@ -166,12 +166,22 @@ PRESETS = {
         checkpoint_every=5_000,
         rows=LONG_ROWS,
         # of {1e-3, 3e-3}, by validation after 30 epochs on one layer; --lr says another one
-        rates={**dict.fromkeys(("rloo", "vrs", "vimco", "rws", "disarm", "rebar"), 3e-3), "nvil": 1e-3},
+        rates={
+            **dict.fromkeys(("rloo", "vrs", "vimco", "rws", "disarm", "rebar"), 3e-3),
+            "nvil": 1e-3,
+            "muprop": 1e-3,
+            "concrete": 3e-3,
+        },
         groups={
             "a": Group(("rloo-6", "vrs-recipe", "vimco-6", "rws-6")),
             "b": Group(("rloo-6", "vrs-recipe", "vimco-6", "rws-6"), ("200",), num_seeds=3),
             "c": Group(("vrs-0.9", "disarm-6", "nvil-6", "rebar")),
             "d": Group(("vrs-recipe-20", "vimco-20", "rws-20", "rloo-20"), ("200-200-200",)),
+            "e": Group(("nvil-1", "muprop", "rebar-0.1", "concrete-0.1"), ("200", "200-200")),
+            "f": Group(
+                tuple(f"{name}-{k}" for k in (2, 5, 10, 50) for name in ("nvil", "rws", "vimco")) + ("nvil-1",),
+                ("200-200-200",),
+            ),
         },
     ),
     "headline": Preset(
