@@ -214,7 +214,7 @@ LONG_ROWS = (
     with_samples("rloo", 20),
     *(row for row in TABLE if row.name not in ("vrs-0.9", "rebar")),
 )
-"""Rows of the preset `long`: 6 proposals or evaluations per datapoint and step, and 20; and the other rows of the paper."""
+"""Rows of the preset `long`: 6 proposals or evaluations per datapoint and step, and 20; the other rows of the paper."""
 
 
 @dataclasses.dataclass(frozen=True)
