@@ -50,6 +50,7 @@ def test_the_picture(found, tmp_path):
     figure = found.figure()
     assert len(figure.axes) == 2 * len(found.ranks)
     figure.savefig(tmp_path / "ranks.png")
+    assert figure._repr_png_() == (tmp_path / "ranks.png").read_bytes()  # what a notebook shows
 
 
 @pytest.mark.slow

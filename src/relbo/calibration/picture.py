@@ -1,8 +1,10 @@
 """The usual plots of a calibration; needs Matplotlib, which relbo does not import by itself."""
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import binom
 
 from relbo.calibration.uniformity import simultaneous_band
@@ -15,12 +17,19 @@ BINS = 20
 PROBABILITY = 0.99
 
 
-def draw(found: "Calibration") -> Any:
-    """Two panels for each source: a histogram of ranks, and distribution functions minus that of uniform ranks."""
-    from matplotlib.figure import Figure
+class Picture(Figure):
+    """A figure that a notebook shows by itself: others are shown only once pyplot has drawn one."""
 
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.savefig(stream, format="png")
+        return stream.getvalue()
+
+
+def draw(found: "Calibration") -> Figure:
+    """Two panels for each source: a histogram of ranks, and distribution functions minus that of uniform ranks."""
     sources = list(found.ranks)
-    figure = Figure(figsize=(7.2, 0.4 + 1.75 * len(sources)), layout="constrained", dpi=140)
+    figure = Picture(figsize=(7.2, 0.4 + 1.75 * len(sources)), layout="constrained", dpi=140)
     panels = figure.subplots(len(sources), 2, squeeze=False, sharex="col", sharey="col")
     for source, (left, right) in zip(sources, panels, strict=True):
         values = found.p_values(source)
