@@ -20,7 +20,8 @@ fuzz: .venv/.dev
 
 # Both ends of the supported range, each in an environment of its own. The chosen files touch every part of the library.
 RANGE_TESTS ?= tests/test_exact.py tests/test_view.py tests/test_posterior.py tests/test_evaluate.py \
-	tests/calibration tests/train/test_fit.py tests/numpyro/test_bridge_svi.py tests/numpyro/test_bridge_resample.py
+	tests/calibration tests/train/test_fit.py tests/lab/test_compiled.py tests/numpyro/test_bridge_svi.py \
+	tests/numpyro/test_bridge_resample.py
 
 test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pytest -q -p no:cacheprovider $(RANGE_TESTS)

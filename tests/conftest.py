@@ -12,10 +12,6 @@ os.environ.setdefault(
     + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     * version("jaxlib").startswith("0.10."),
 )
-# What one worker has compiled serves the other, and the next run.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
@@ -52,6 +48,16 @@ def pytest_configure(config):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import arviz  # noqa: F401
+
+
+def pytest_sessionstart(session):
+    """What one worker has compiled serves the other, and the next run."""
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
+        from relbo.lab.compiled import keep_compiled
+
+        # out of the environment: processes that tests start would write there in JAX's own way, which breaks entries
+        said = os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+        keep_compiled(Path(said or Path(__file__).parents[1] / ".pytest_cache" / "xla"), min_seconds=0.0)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -121,6 +122,9 @@ def main():
         jax.distributed.initialize(
             address, options["num_processes"], options["process_id"], shutdown_timeout_seconds=20
         )
+    from relbo.lab.compiled import keep_compiled
+
+    keep_compiled(Path(options["cache"]), min_seconds=0.0)
     print("\n" + json.dumps(globals()[f"case_{case}"](options)), flush=True)
 
 

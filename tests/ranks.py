@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+
 LIMIT = 240.0
 """Seconds after which processes that have not ended are killed."""
 
@@ -38,6 +40,7 @@ def answers(folder, case, *, num_processes=1, num_devices=1, **options):
     port = free_port()
     logs = [folder / f"{case}-{i}-of-{num_processes}.log" for i in range(num_processes)]
     settings = {"num_processes": num_processes, "num_devices": num_devices, "port": port, **options}
+    settings["cache"] = jax.config.jax_compilation_cache_dir
     running = [
         start(["-m", "tests.many_devices", case, json.dumps({**settings, "process_id": i})], log)
         for i, log in enumerate(logs)

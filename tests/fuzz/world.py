@@ -49,12 +49,10 @@ class World:
     """The folder and what is known of it."""
 
     def __init__(self, cache: Path | None = None) -> None:
-        import jax
+        from relbo.lab.compiled import keep_compiled
 
         self.root = Path(tempfile.mkdtemp(prefix="relbo-fuzz-"))
-        jax.config.update("jax_compilation_cache_dir", str(cache or self.root.with_name("relbo-fuzz-cache")))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        keep_compiled(cache or self.root.with_name("relbo-fuzz-cache"), min_seconds=0.0)
         for variable in ("RELBO_DATA",):
             os.environ.pop(variable, None)
         rows = np.random.default_rng(0).random((40, 6)) < np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.5])

@@ -117,15 +117,16 @@ def train_command(
     ),
 ) -> None:
     """Train a sigmoid belief network, or a pair of the user's own."""
-    if compilation_cache is not None:
-        keep_compiled(compilation_cache)
     import jax
 
     from relbo._options import COMMAND_LINE, check
+    from relbo.lab.compiled import keep_compiled
     from relbo.lab.config import RunConfig, parse_settings
     from relbo.lab.runs import train_run
     from relbo.train.directory import refuse_foreign
 
+    if compilation_cache is not None:
+        keep_compiled(compilation_cache)
     said = said_in(context)
     if model is not None and said & {"layers", "num_hidden"}:
         raise ValueError(
@@ -213,14 +214,6 @@ def threshold_words(threshold: str | None, rate: float | None) -> str | None:
     if threshold is not None and rate is not None:
         raise ValueError(f"give at most one of --threshold and --rate, got {threshold} and {rate}.")
     return threshold if rate is None else f"rate:{rate}"
-
-
-def keep_compiled(directory: Path) -> None:
-    """Turns on JAX's persistent compilation cache."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def said_in(context: typer.Context) -> set[str]:
