@@ -162,3 +162,33 @@ def test_what_cannot_be_written_leaves_the_earlier_checkpoints(tmp_path, monkeyp
     with pytest.raises(OSError, match=r"checkpoint|2 cannot be written: No space left on device\."):
         checkpoints.save(2, {"part": tree()}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["1"] and checkpoints.latest() == 1
+
+
+@pytest.mark.parametrize("name", ["p[0]x", "a*b", "a**b", "a?b", "a\\b", "gs:", "100% {a}", "q[/red]\nx", "\udc80", "-~é"])
+def test_the_names_of_folders_are_no_patterns_and_no_urls(tmp_path, name):
+    Checkpoints(tmp_path / "aXb", "other").save(1, {"part": tree(5)}, {})  # which `a*b` would match
+    checkpoints = Checkpoints(tmp_path / name / "checkpoints", "run")
+    for step in (1, 2, 3):
+        checkpoints.save(step, {"part": tree()}, {"seen": step})
+    assert eqx.tree_equal(checkpoints.restore(2, {"part": tree()})[0], {"part": tree()})
+    assert checkpoints.steps() == [2, 3]
+
+
+def test_no_older_checkpoint_is_removed_before_the_new_one_was_read_back(tmp_path, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    checkpoints = Checkpoints(tmp_path, "run")
+    for step in (1, 2):
+        checkpoints.save(step, {"part": tree()}, {})
+    save = ocp.Checkpointer.save
+
+    def lossy(self, directory, *args, **kwargs):
+        save(self, directory, *args, **kwargs)
+        for file in (directory / "part").glob("d/*"):
+            file.unlink()
+
+    monkeypatch.setattr(ocp.Checkpointer, "save", lossy)
+    with pytest.raises(OSError, match=r"3 cannot be written: Damaged: checkpoint .*3 cannot be read"):
+        checkpoints.save(3, {"part": tree()}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    assert eqx.tree_equal(checkpoints.restore(1, {"part": tree()})[0], {"part": tree()})

@@ -7,13 +7,16 @@ arrays fill is made by the reader, so that nothing in a checkpoint is code. Orba
 renames it when it is whole: whenever a process is killed, the folder holds only whole checkpoints.
 
 The record carries the SHA-256 of every array and of itself, the step and the run that it belongs to. All are compared
-at every load: a flipped bit, or a folder of another run or step, is refused by name.
+at every load: a flipped bit, or a folder of another run or step, is refused by name. What was saved is read back before
+an older checkpoint is removed.
 """
 
 import contextlib
 import logging
+import re
 import shutil
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -126,6 +129,22 @@ def _orbax() -> Iterator[tuple[Any, Any]]:
         logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def _plainly_named(directory: Path) -> Iterator[Path]:
+    """A name of a directory in which every character means itself.
+
+    Orbax, and what it is made of, reads a path as a pattern (`[...]`, `*`), as a URL or as UTF-8: below `p[0]` it finds
+    nothing of what it wrote itself, and leaves the arrays unmerged without a word. There it is given a link.
+    """
+    if re.fullmatch(r"(?!/(az|gs|hf|s3)/)[\w /.,=+~-]*", str(directory)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="relbo-") as place:
+        link = Path(place) / "checkpoints"
+        link.symlink_to(directory, target_is_directory=True)
+        yield link
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -177,10 +196,13 @@ class Checkpoints:
             "record": record,
         }
         try:
-            with _orbax() as (ocp, checkpointer):
+            if self._writes():
+                self._directory.mkdir(parents=True, exist_ok=True)
+            with _orbax() as (ocp, checkpointer), _plainly_named(self._directory) as place:
                 parts = {item: ocp.args.StandardSave(named) for item, named in arrays.items() if named}
                 parts["record"] = ocp.args.JsonSave(sealed(whole))
-                checkpointer.save(self.where(step), args=ocp.args.Composite(**parts))
+                checkpointer.save(place / str(step), args=ocp.args.Composite(**parts))
+            self._read_back(step, items)
             if self._writes():
                 for old in self.steps()[: -self._keep]:
                     self._remove(old)
@@ -190,6 +212,14 @@ class Checkpoints:
             is_full = "No space left" in str(error) or getattr(error, "errno", None) == 28
             reason = "No space left on device" if is_full else f"{type(error).__name__}: {first_line(error)}"
             raise OSError(f"{self.where(step)} cannot be written: {reason}.") from error
+
+    def _read_back(self, step: int, items: dict[str, PyTree]) -> None:
+        try:
+            self.restore(step, items)
+        except Damaged:
+            if self._writes():
+                self._remove(step)
+            raise
 
     def restore(self, step: int, skeletons: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, Any]]:
         """Those items of a checkpoint that a skeleton is given for, and the record.
@@ -287,8 +317,8 @@ class Checkpoints:
 
     def _read(self, step: int, items: Callable[[Any], dict[str, Any]]) -> Any:
         try:
-            with _orbax() as (ocp, checkpointer):
-                return checkpointer.restore(self.where(step), args=ocp.args.Composite(**items(ocp)))
+            with _orbax() as (ocp, checkpointer), _plainly_named(self._directory) as place:
+                return checkpointer.restore(place / str(step), args=ocp.args.Composite(**items(ocp)))
         except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
             with warnings.catch_warnings():
                 # what orbax had begun for the other arrays is let go here, without a word of Python about it
