@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,20 +15,33 @@ PART = ".part"
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of `path` once it is whole and on disk; else `path` stays as it was.
 
-    Whoever looks sees the old file or the new one. Nothing else is left behind, unless the process is killed.
+    Whoever looks sees the old file or the new one. Nothing else is left behind, unless the process is killed. Of a link
+    the file is replaced that it leads to. A device or a pipe is no content to be replaced, and is written to.
 
     Raises:
         OSError: one sentence with the path, for instance that the disk is full.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    try:
-        with naming(path), part.open("wb") as stream:
+    if _is_no_file(path):
+        with naming(path), path.open("wb") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.replace(part, path)
+        return
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{target.name[:50]}.{os.getpid()}{PART}")  # of a name that is as long as names can be
+    try:
+        with naming(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether a device, a pipe or a socket stands there."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,17 +60,21 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises `OSError` if a file of that name cannot be made, without making anything.
+    """Raises `OSError` if nothing of that name can be written; leaves nothing.
 
     Args:
         path: the file that is going to be written, perhaps with folders that do not exist yet.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} must be the name of a file, got a folder.")
-    place = path.absolute().parent
+    if _is_no_file(path):
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} cannot be written: there is no permission.")
+        return
+    place = Path(os.path.realpath(path)).parent
     while not place.exists():
         place = place.parent
     if not place.is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {place} is a file, not a folder.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise PermissionError(f"{path} cannot be written: there is no permission to write in {place}.")
+    with naming(path), tempfile.TemporaryFile(dir=place):  # a permission is no promise: see /proc, or a full quota
+        pass

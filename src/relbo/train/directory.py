@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from relbo._check import shortened
-from relbo._disk import PART, naming
+from relbo._disk import PART, naming, refuse_unwritable
 from relbo.train.checkpoint import Checkpoints
 from relbo.train.errors import Damaged
 from relbo.train.lock import FILE as LOCK
@@ -171,6 +171,7 @@ def refuse_foreign(path: Path, *, resume: bool) -> None:
                 "another directory."
             )
         return
+    refuse_unwritable(path / RUN)
     if not path.is_dir():
         return
     others = sorted(name for name in os.listdir(path) if name not in BESIDE and not name.endswith(PART))

@@ -57,6 +57,5 @@ def report_command(
         comparison = compare_runs(
             opened, bound, seed=seed, split=split, limit=limit, repeats=repeats, on_progress=advance
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_report(comparison, out, title=title, seed=seed)
     typer.echo(f"wrote {out}")

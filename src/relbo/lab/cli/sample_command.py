@@ -99,7 +99,6 @@ def sample_command(
         )
     names = [field.name for field in dataclasses.fields(found) if field.name not in ("z", "samples", "proposals")]
     draws = {f"z{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found.z)}
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_npz(out, {**draws, **{name: getattr(found, name) for name in names}})
     typer.echo(found.summary())
     typer.echo(f"wrote {out}", err=True)

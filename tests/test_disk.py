@@ -1,0 +1,73 @@
+"""Files appear whole, in the place that was named, and what is no file is not replaced by one."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from relbo._disk import refuse_unwritable, write_text
+from relbo.train.directory import refuse_foreign
+
+
+def device(path, minor):
+    """A character device of memory's: 3 is the null device, 7 is always full."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+        path.open("wb").close()
+    except (AttributeError, PermissionError):
+        pytest.skip("making a device takes root, and a file system that has devices")
+    return path
+
+
+def test_a_device_is_written_through(tmp_path):
+    null, full = device(tmp_path / "null", 3), device(tmp_path / "full", 7)
+    for path in (null, full):
+        refuse_unwritable(path)
+    write_text(null, "text")
+    with pytest.raises(OSError, match="full cannot be written: No space left on device"):
+        write_text(full, "text")
+    assert null.is_char_device() and full.is_char_device() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_pipe_is_written_through(tmp_path):
+    pipe, heard = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    reader.start()
+    refuse_unwritable(pipe)
+    write_text(pipe, "text")
+    reader.join(10)
+    assert heard == ["text"] and pipe.is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("target", ["there", "not yet", "folder/not yet"])
+def test_a_link_stays_and_leads_to_the_file(tmp_path, target):
+    (tmp_path / "there").write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    refuse_unwritable(link)
+    write_text(link, "text")
+    assert os.readlink(link) == target and (tmp_path / target).read_text() == "text" and not link.stat().st_mode & 0o111
+
+
+def test_a_folder_is_refused_and_folders_are_made(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder must be the name of a file, got a folder"):
+        refuse_unwritable(tmp_path / "folder")
+    write_text(tmp_path / "a" / "b" / ("é" * 120), "text")
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["é" * 120]
+
+
+@pytest.mark.parametrize("refuse", [refuse_unwritable, lambda path: refuse_foreign(path, resume=False)])
+def test_where_nothing_can_be_made_is_known_beforehand(tmp_path, refuse):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file" / "x", tmp_path / "file" / "x" / "y"):
+        with pytest.raises(OSError, match="file is a file, not a folder"):
+            refuse(path)
+    refuse(tmp_path / "new" / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    if Path("/proc").is_mount():
+        with pytest.raises(OSError, match="/proc/x.* cannot be written: "):
+            refuse(Path("/proc/x"))
