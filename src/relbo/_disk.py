@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +79,9 @@ def refuse_unwritable(path: Path) -> None:
         raise NotADirectoryError(f"{path} cannot be written: {place} is a file, not a folder.")
     with naming(path), tempfile.TemporaryFile(dir=place):  # a permission is no promise: see /proc, or a full quota
         pass
+
+
+def command(*words: Path | str) -> str:
+    """A line of the command line that can be pasted as it is; a path that begins with `-` is no option in it."""
+    plain = [f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words]
+    return shlex.join(["relbo", *plain])

@@ -164,7 +164,9 @@ def test_what_cannot_be_written_leaves_the_earlier_checkpoints(tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["1"] and checkpoints.latest() == 1
 
 
-@pytest.mark.parametrize("name", ["p[0]x", "a*b", "a**b", "a?b", "a\\b", "gs:", "100% {a}", "q[/red]\nx", "\udc80", "-~é"])
+@pytest.mark.parametrize(
+    "name", ["p[0]x", "a*b", "a**b", "a?b", "a\\b", "gs:", "100% {a}", "q[/red]\nx", "\udc80", "-~é"]
+)
 def test_the_names_of_folders_are_no_patterns_and_no_urls(tmp_path, name):
     Checkpoints(tmp_path / "aXb", "other").save(1, {"part": tree(5)}, {})  # which `a*b` would match
     checkpoints = Checkpoints(tmp_path / name / "checkpoints", "run")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from relbo._check import is_int, require
-from relbo._disk import naming, refuse_unwritable
+from relbo._disk import command, naming, refuse_unwritable
 from relbo.data import checks, loading
 from relbo.data.dataset import SPLITS, Dataset, Kind, fingerprint_of
 from relbo.data.row_directory import (
@@ -115,7 +115,7 @@ def convert_rows(
         if fingerprint != data.fingerprint:
             raise ValueError(
                 f"{source} must have fingerprint {data.fingerprint[:12]}, got rows of {fingerprint[:12]}: it was "
-                f"changed after it was written, see `relbo data check {source}`."
+                f"changed after it was written, see `{command('data', 'check', source)}`."
             )
 
     splits = {split: data.split(split) for split in SPLITS}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relbo._check import require
+from relbo._disk import command
 from relbo._options import check
 from relbo.estimators.base import AbstractEstimator
 from relbo.train.checkpoint import Checkpoints
@@ -147,8 +148,8 @@ def _offer(checkpoints: Checkpoints, earlier: list[int], pair: Pair, which: str,
         except Damaged:
             continue
         return (
-            f"The one of step {step} is whole: `relbo train --resume --out {path}` goes on from it, and it is the one "
-            "that is read once the damaged folder is removed."
+            f"The one of step {step} is whole: `{command('train', '--resume', '--out', path)}` goes on from it, and it "
+            "is the one that is read once the damaged folder is removed."
         )
     return "No other checkpoint of this run is whole."
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import equinox as eqx
 import typer
-from rich.console import Console
 
 from relbo.lab.cli.devices import leave
+from relbo.lab.cli.printing import console, spell_what_the_terminal_lacks
 from relbo.train.errors import TrainingError, runtime_message
 
 COMMANDS = (
@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     if not debug:  # JAX logs the traceback of an error that is raised, and shown, anyway
         logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
+    spell_what_the_terminal_lacks()
     try:
         with _terminable(), _notes():
             refuse_empty(words)
@@ -122,7 +123,7 @@ def sentence(error: Exception) -> str:
 
 
 def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(line)
+    console(stderr=True).print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager

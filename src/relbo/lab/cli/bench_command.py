@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from relbo.lab.cli.printing import console
 
 EXAMPLES = """
 Measure the sampler's waste and the training step against its matrix products and other libraries.
@@ -62,10 +63,9 @@ def bench_command(
 
     networks = [parse_layers(text) for text in layers or NETWORKS]
     out = output.output_directory(out)
-    console = Console(stderr=True, highlight=False)
 
     def on_stage(stage: str) -> None:
-        console.print(f"measuring {stage}")
+        typer.echo(f"measuring {stage}", err=True)
 
     if growth:
         names = curve or list(growing.CURVES)
@@ -171,11 +171,10 @@ def growth_table(found: dict[str, Any]) -> Table:
 
 def show(tables: list[Table], files: list[Path]) -> None:
     """Prints the tables and where the files are."""
-    console = Console()
     for table in tables:
-        console.print(table)
+        console().print(table)
     for file in files:
-        console.print(f"wrote {file}", soft_wrap=True, highlight=False, markup=False)
+        typer.echo(f"wrote {file}")
 
 
 def _number(value: float | None, reason: str | None) -> str:

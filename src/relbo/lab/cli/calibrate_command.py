@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+
+from relbo.lab.cli.printing import console
 
 EXAMPLES = """
 Check draws from the proposal q of a RUN, and from the resampled posterior r at several acceptance rates, by
@@ -53,7 +54,7 @@ def calibrate_command(
         output.output_directory(out)
     opened = open_run(run, data_dir=data_dir, which=parameters)
     say_notes([opened])
-    with Console(stderr=True).status("simulating") as status:  # shows nothing where there is no terminal
+    with console(stderr=True).status("simulating") as status:  # shows nothing where there is no terminal
         found = calibrate(
             root_key(seed),
             opened.pair,

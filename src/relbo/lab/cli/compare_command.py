@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from relbo.lab.cli.notes import say_notes
+from relbo.lab.cli.printing import console
 
 if TYPE_CHECKING:
     from relbo.lab.compare import Comparison
@@ -86,15 +85,15 @@ def compare_command(
 @contextmanager
 def draws_bar(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; yields what advances it."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    terminal = console(stderr=True)
+    with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("draws", total=total)
         yield lambda done: bar.advance(task, done)
 
 
 def print_comparison(comparison: "Comparison") -> None:
     """Prints a table with one block for each bound."""
-    first = escape(comparison.labels[0])
+    first = comparison.labels[0]
     table = Table(
         title=f"{comparison.split} split, {comparison.num_images} images, nats; difference of the bound to {first}",
         box=box.SIMPLE,
@@ -110,7 +109,7 @@ def print_comparison(comparison: "Comparison") -> None:
             errors = (difference.standard_error, difference.monte_carlo_error)
             table.add_row(
                 "" if position else bound,
-                escape(label),
+                label,
                 run.config.estimator,
                 f"{-estimate.mean:.3f}",
                 f"{estimate.standard_error:.3f}",
@@ -120,13 +119,11 @@ def print_comparison(comparison: "Comparison") -> None:
                 f"{run.record['seconds']:.1f}",
                 end_section=position == len(estimates) - 1,
             )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no edge to wrap at
-    console.print(table)
+    out = console()
+    out.print(table)
     for line in (
         f"NLL is minus the bound: lower is better. Differences are of the bound: positive is better than {first}.",
         f"s.e.: standard error over images; m.c.: Monte-Carlo error, over {comparison.repeats} repeats.",
         "All runs share images and random numbers, so differences are paired.",
     ):
-        console.print(line)
+        out.print(line)

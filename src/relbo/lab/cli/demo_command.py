@@ -7,10 +7,11 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from relbo._disk import command
 from relbo.lab.cli.compare_command import print_comparison
+from relbo.lab.cli.printing import console
 
 EXAMPLES = """
 Train VRS, RLOO and VIMCO on the embedded digits for the same number of proposals, and print their bounds. Then train a
@@ -46,7 +47,7 @@ def demo_command(
     try:
         found = experiment.run(out, on_stage=say, progress=sys.stderr.isatty())
     except experiment.Interrupted as interrupted:
-        typer.echo(f"Stopped, saved. Go on with: relbo demo --out {out}", err=True)
+        typer.echo(f"Stopped, saved. Go on with: {command('demo', '--out', out)}", err=True)
         sys.exit(interrupted.exit_code)
     say("done")
     print_comparison(found.comparison)
@@ -68,7 +69,5 @@ def print_closeness(found: list[dict[str, Any]]) -> None:
         cost = row["proposals"]
         values = [row[name][d] for name in ("rejection", "resampling") for d in ("total_variation", "kl_nats")]
         shown.add_row("q" if cost == 1 else f"r at {1 / cost:g}", f"{cost}", *(f"{value:.3f}" for value in values))
-    console = Console(highlight=False)
-    console.width = max(console.width, 110)
-    console.print(shown)
+    console(at_least=110).print(shown)
     typer.echo("IR: importance resampling, one of as many proposals chosen by its weight. All by enumeration.")

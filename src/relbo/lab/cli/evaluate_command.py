@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
+from relbo.lab.cli.printing import console
 from relbo.lab.cli.train_command import threshold_words
 
 EXAMPLES = """
@@ -73,8 +73,8 @@ def evaluate_command(
         rule = thresholds.parse(words, num_draws=FRESH_DRAWS)
 
     total = num_draws(names, repeats) * len(rows)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    terminal = console(stderr=True)
+    with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("draws", total=total)
         estimates = evaluate(
             opened.pair,
@@ -121,4 +121,4 @@ def evaluate_command(
             f"{estimate.monte_carlo_error:.3f}",
             note,
         )
-    Console().print(table)
+    console().print(table)

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from relbo.lab.cli.printing import console
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +28,12 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
             return
-        console = Console()
-        if not console.is_terminal:
-            console.width = 160  # piped output has no window to fit into
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in rows[0]:
             table.add_column(column, no_wrap=column != "paper")
         for row in rows:
             table.add_row(*(("yes" if v else "no") if isinstance(v, bool) else v for v in row.values()))
-        console.print(table)
+        console().print(table)
 
 
 def bound_of(cls: Any) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from relbo.lab.cli.printing import console
 from relbo.lab.cli.table1_command import table1_command
 
 Out = Annotated[Path, typer.Option("--out", help="Directory for the results; created if it does not exist.")]
@@ -165,7 +165,6 @@ def with_error(figures: dict[str, Any], name: str) -> str:
 
 def show(table: Table, files: list[Path]) -> None:
     """Prints the table and where the files are."""
-    console = Console()
-    console.print(table)
+    console().print(table)
     for file in files:
-        console.print(f"wrote {file}", soft_wrap=True, highlight=False, markup=False)
+        typer.echo(f"wrote {file}")

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from relbo.lab.cli.devices import DEVICES, start_devices
+from relbo.lab.cli.printing import console
 from relbo.lab.cli.train_command import threshold_words
 
 EXAMPLES = """
@@ -81,8 +81,8 @@ def sample_command(
     rule, acceptance = rejection_of(opened)
     if words is not None:
         rule = thresholds.parse(words, num_draws=num_draws)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    terminal = console(stderr=True)
+    with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("datapoints", total=len(rows))
         found = posterior(
             root_key(seed),

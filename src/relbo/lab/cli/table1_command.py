@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from relbo.lab.cli.printing import console
 
 
 def table1_command(
@@ -212,9 +213,7 @@ def print_sheets(results: dict[str, Any], *, only_found: bool) -> None:
     """Prints the tables of all architectures, and how to read them."""
     from relbo.lab.paper.table1_page import footnotes, missing, reading, sheets, summary_sheets
 
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 260  # a pipe has no edge to wrap at
+    out = console()
     of_architectures = (sheet for made in sheets(results, only_found=only_found).values() for sheet in made)
     for sheet in (*of_architectures, *summary_sheets(results, only_found=only_found)):
         table = Table(title=sheet.title, box=box.SIMPLE, pad_edge=False)
@@ -222,6 +221,6 @@ def print_sheets(results: dict[str, Any], *, only_found: bool) -> None:
             table.add_column(heading, justify="left" if position < sheet.num_texts else "right", overflow="fold")
         for row in sheet.rows:
             table.add_row(*row)
-        console.print(table)
+        out.print(table)
     for line in (results["note"], missing(results), *reading(results), *footnotes(results)):
-        console.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True)

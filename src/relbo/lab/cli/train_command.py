@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
+from relbo._disk import command
 from relbo.lab.cli.devices import (
     COORDINATOR,
     DEVICES,
@@ -180,14 +180,17 @@ def train_command(
         mesh=mesh,
     )
     speaks = mesh is None or mesh.devices.flat[0].process_index == jax.process_index()  # the first, for all
-    console = Console(stderr=True, highlight=False, quiet=not speaks)
     step = int(result.state.step)
     if result.stopped == "interrupted":
-        console.print(f"Stopped at step {step}, saved. Go on with: relbo train --resume --out {out}")
+        if speaks:
+            typer.echo(
+                f"Stopped at step {step}, saved. Go on with: {command('train', '--resume', '--out', out)}", err=True
+            )
         sys.exit(128 + (result.signal or 0))
     best = "" if result.best_bound is None else f", best validation bound {result.best_bound:.2f} nats"
     why = "no better validation bound" if result.stopped == "early" else "all epochs done"
-    console.print(f"Trained to step {step} ({why}){best}. Evaluate with: relbo evaluate {out}")
+    if speaks:
+        typer.echo(f"Trained to step {step} ({why}){best}. Evaluate with: {command('evaluate', out)}", err=True)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

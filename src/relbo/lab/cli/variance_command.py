@@ -6,11 +6,11 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
+from relbo.lab.cli.printing import console
 
 EXAMPLES = """
 Which estimator? Measure gradient variance and signal-to-noise ratio of all that fit, for theta and phi apart, for the
@@ -117,8 +117,7 @@ def variance_command(
         num_draws=config.num_draws,
         seed=seed,
     )
-    console = Console(stderr=True)
-    with console.status("measuring") as status:  # shows nothing where there is no terminal
+    with console(stderr=True).status("measuring") as status:  # shows nothing where there is no terminal
         found = experiment.run(
             meter, estimator, settings, on_stage=lambda name: status.update(f"measuring {name}"), mesh=mesh
         )
@@ -173,10 +172,9 @@ def print_variances(found: dict[str, Any]) -> None:
                 row["phi"]["signal_to_noise_equal_time"], row["phi"]["signal_to_noise_equal_time_standard_error"]
             ),
         )
-    console = Console(highlight=False)
-    console.width = max(console.width, WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
-    console.print(f"{title}, {where}", soft_wrap=True)  # a title of the table would be broken at its width
-    console.print(table)
+    out = console(at_least=WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
+    out.print(f"{title}, {where}", soft_wrap=True)  # a title of the table would be broken at its width
+    out.print(table)
     for line in (
         f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
         "standard error. Variance: total over coordinates.",
@@ -188,7 +186,7 @@ def print_variances(found: dict[str, Any]) -> None:
         "Bounds differ, and with them what the gradient is of; the ratio does not depend on the gradient's scale.",
         found["recommendation"],
     ):
-        console.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def value_with_error(value: float | None, error: float | None) -> str:
