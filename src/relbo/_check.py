@@ -1,7 +1,8 @@
 """Refusals in one sentence: what was expected, what was got, what to do."""
 
+import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar
@@ -22,9 +23,16 @@ def require(condition: bool, what: str, expected: str, got: Any) -> None:  # noq
         refuse(what, expected, got)
 
 
-def refuse(what: str, expected: str, got: Any) -> NoReturn:
-    """Raises that `ValueError`."""
-    raise ValueError(f"{what} must be {expected}, got {shortened(got)}.")
+def refuse(what: str, expected: str, got: Any, known: Iterable[str] = ()) -> NoReturn:
+    """Raises that `ValueError`, with the one of the `known` words that was perhaps meant."""
+    raise ValueError(f"{what} must be {expected}, got {shortened(got)}{did_you_mean(got, known)}")
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """How a message about an unknown word ends: with the known one that is most like it, if any is."""
+    known = list(known)
+    close = difflib.get_close_matches(word.lower(), known, n=1) if isinstance(word, str) and word not in known else []
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def shortened(value: Any) -> str:

@@ -204,12 +204,13 @@ def check(owner: str = "", **values: Any) -> None:
 def check_all(rules: Mapping[str, Rule], values: Mapping[str, Any], owner: str = "") -> None:
     """The same for another table; values without a rule pass."""
     for name, value in values.items():
-        expected = rules[name].broken(_host(value)) if name in rules else None
+        rule = rules.get(name)
+        expected = None if rule is None else rule.broken(_host(value))
         if expected is None:
             continue
         if owner == COMMAND_LINE:  # where a value is left out to say None
             name, expected = name.replace("_", "-"), expected.removeprefix("None or ")
-        refuse(f"{owner}{name}", expected, value)
+        refuse(f"{owner}{name}", expected, value, rule.among if isinstance(rule, Text) else ())
 
 
 def _host(value: Any) -> Any:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from relbo._check import is_number, require
+from relbo._check import did_you_mean, is_number, require
 from relbo.types import Number
 
 LEAST_ABOVE_FLOOR = 1e-6
@@ -252,6 +252,8 @@ def parse(text: str) -> AbstractAcceptance:
             raise KeyError(kind)
         return makers[kind](*[float(number) for number in numbers])
     except (KeyError, ValueError):
+        hint = did_you_mean(":".join([kind, *numbers]), [":".join([name, *numbers]) for name in makers])
         raise ValueError(
-            f"acceptance must be soft:SHARPNESS (> 0), soft:SHARPNESS:FLOOR (in [0, 1)), hard or always, got {text!r}."
+            "acceptance must be soft:SHARPNESS (> 0), soft:SHARPNESS:FLOOR (in [0, 1)), hard or always, got "
+            f"{text!r}{hint}"
         ) from None

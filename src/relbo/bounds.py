@@ -28,7 +28,7 @@ import numpy as np
 from jax.scipy.special import digamma, logsumexp
 from jaxtyping import Array, Float, Int
 
-from relbo._check import is_int, require, shortened
+from relbo._check import is_int, refuse, require
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.thresholds import AbstractThreshold, as_threshold
 from relbo.types import Number
@@ -142,7 +142,9 @@ def parse(bound: AbstractBound | str) -> AbstractBound:
         return bound
     match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]{0,8})", bound.strip().lower()) if isinstance(bound, str) else None
     if match is None:
-        raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {shortened(bound)}.")
+        k = re.sub(r"\D", "", bound) if isinstance(bound, str) else ""
+        known = ("elbo", f"is:{k}", f"rs:{k}")
+        refuse("a bound", "elbo, is:K or rs:K with an integer K >= 1", bound, known)
     kinds = {None: lambda k: ELBO(), "is": IS, "rs": RS}
     return kinds[match[1]](int(match[2] or 1))
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from relbo._check import did_you_mean
 from relbo.data import checks
 from relbo.data.row_files import RowFiles
 
@@ -72,7 +73,7 @@ class Dataset:
     def split(self, name: str) -> Rows:
         """The rows of `"train"`, `"valid"` or `"test"`."""
         if name not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {name!r}.")
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {name!r}{did_you_mean(name, SPLITS)}")
         return getattr(self, name)
 
     def mean(self) -> np.ndarray:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from relbo._check import did_you_mean
 from relbo.data import files, locate
 from relbo.data.sources import SOURCES, RemoteFile, Source
 
@@ -46,7 +47,7 @@ def fetch(
         ValueError: ...
     """
     if name not in SOURCES:
-        raise ValueError(f"fetch: name must be one of {', '.join(SOURCES)}, got {name!r}.")
+        raise ValueError(f"fetch: name must be one of {', '.join(SOURCES)}, got {name!r}{did_you_mean(name, SOURCES)}")
     return fetch_source(SOURCES[name], data_dir, base_urls=base_urls, force=force, report=report)
 
 

@@ -1,9 +1,8 @@
 """From a name or a path to a checked dataset."""
 
-import difflib
 from pathlib import Path
 
-from relbo._check import require
+from relbo._check import did_you_mean, require
 from relbo.data import files, locate
 from relbo.data.dataset import Dataset
 from relbo.data.row_directory import is_row_directory, load_rows
@@ -44,11 +43,9 @@ def load(name_or_path: str | Path, data_dir: Path | str | None = None) -> Datase
         return load_rows(path)
     if path.suffix == ".npz" or len(path.parts) > 1 or path.exists():
         return files.load_file(path)
-    close = difflib.get_close_matches(str(name_or_path), SOURCES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "see `relbo data list`."
     raise ValueError(
         f"data must be one of {', '.join(SOURCES)} or the path of an .npz file or of a folder of rows, got "
-        f"{str(name_or_path)!r}; {hint}"
+        f"{str(name_or_path)!r}{did_you_mean(str(name_or_path), SOURCES)}"
     )
 
 

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from relbo import acceptance, thresholds
-from relbo._check import refuse, root_key
+from relbo._check import did_you_mean, refuse, root_key
 from relbo._options import check
 from relbo.data import Dataset
 from relbo.estimators import REGISTRY, AbstractEstimator
@@ -148,7 +149,10 @@ def build_threshold(config: RunConfig, steps_per_epoch: int) -> AbstractThreshol
 def build_estimator(config: RunConfig, steps_per_epoch: int) -> AbstractEstimator:
     """The estimator of a run."""
     if config.estimator not in REGISTRY:
-        raise ValueError(f"estimator must be one of {', '.join(sorted(REGISTRY))}, got {config.estimator!r}.")
+        raise ValueError(
+            f"estimator must be one of {', '.join(sorted(REGISTRY))}, got {config.estimator!r}"
+            f"{did_you_mean(config.estimator, REGISTRY)}"
+        )
     cls = REGISTRY[config.estimator]
     fields = {field.name for field in dataclasses.fields(cls)}
     common: dict[str, Any] = {
@@ -160,13 +164,49 @@ def build_estimator(config: RunConfig, steps_per_epoch: int) -> AbstractEstimato
     unknown = sorted(set(config.settings) - fields)
     if unknown:
         known = ", ".join(sorted(fields))
-        raise ValueError(f"{config.estimator} has no setting {unknown[0]!r}; its settings are {known}.")
+        raise ValueError(
+            f"{config.estimator} has no setting {unknown[0]!r}, only {known}{did_you_mean(unknown[0], fields)}"
+        )
     try:
         return cls(**{name: value for name, value in common.items() if name in fields} | config.settings)
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ValueError) and not config.settings:
             raise
         raise ValueError(f"{config.estimator} does not take these settings: {first_line(error)}.") from error
+
+
+OF_THRESHOLDS = {"refresh_epochs": ("quantile",), "num_draws": ("quantile", "rate")}
+"""Settings that not every kind of threshold has."""
+TAKEN_AS = {
+    "num_proposals": "num_proposals",
+    "acceptance": "acceptance",
+    **dict.fromkeys(("threshold", "rate", "warmup_epochs", *OF_THRESHOLDS), "threshold"),
+}
+"""Options that only some estimators take, and the field of the estimator that takes them."""
+
+
+def refuse_idle(estimator: str, threshold: str, said: Iterable[str]) -> None:
+    """Raises `ValueError` for an option that was said and means nothing.
+
+    Args:
+        estimator: its name.
+        threshold: in words.
+        said: the options, as they are called in `OPTIONS`, or `rate`.
+    """
+    kind = threshold.partition(":")[0]
+    for name in sorted(said):
+        option = f"--{name.replace('_', '-')}"
+        known = takers(TAKEN_AS[name])
+        if estimator in REGISTRY and estimator not in known:  # others are refused by their name
+            raise ValueError(f"{option} means nothing to {estimator}, leave it out: it is for {', '.join(known)}.")
+        if kind not in OF_THRESHOLDS.get(name, (kind,)):
+            kinds = " or ".join(OF_THRESHOLDS[name])
+            raise ValueError(f"{option} means nothing to the threshold {threshold}, leave it out: it is for {kinds}.")
+
+
+def takers(field: str) -> list[str]:
+    """Names of the estimators that have a field."""
+    return [name for name, cls in REGISTRY.items() if field in {one.name for one in dataclasses.fields(cls)}]
 
 
 def build_optimizer(config: RunConfig, num_steps: int) -> optax.GradientTransformation:
@@ -181,11 +221,13 @@ def build_optimizer(config: RunConfig, num_steps: int) -> optax.GradientTransfor
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """Reads NAME=VALUE words; a value that is not a Python literal is a string."""
-    settings = {}
+    settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"a setting must be NAME=VALUE, got {pair!r}.")
+        if name in settings:
+            raise ValueError(f"a setting must be given once, got {name} twice: {settings[name]!r} and {text}.")
         try:
             settings[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):

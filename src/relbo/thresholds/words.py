@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relbo._check import require
+from relbo._check import did_you_mean, require
 from relbo.thresholds.base import AbstractThreshold
 from relbo.thresholds.fixed import Fixed
 from relbo.thresholds.quantile import Quantile
@@ -40,7 +40,10 @@ def parse(text: str, **settings: Any) -> AbstractThreshold:
         make, known = makers[kind]
         value = float(number)
     except (KeyError, ValueError):
-        raise ValueError(f"a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got {text!r}.") from None
+        hint = did_you_mean(text, [f"{name}:{number or 0.5}" for name in makers])
+        raise ValueError(
+            f"a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got {text!r}{hint}"
+        ) from None
     return make(value, **_said(known, settings))
 
 

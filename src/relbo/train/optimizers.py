@@ -29,9 +29,9 @@ def named_optimizer(
     Raises:
         ValueError: Optax has no such optimiser, or it does not take these settings, or it needs more than gradients.
     """
-    make = getattr(optax, name, None) if isinstance(name, str) and name.isidentifier() else None
-    if not inspect.isfunction(make) or "learning_rate" not in inspect.signature(make).parameters:
-        refuse("optimizer", "the name of an Optax optimiser such as adam", name)
+    if not _is_optimizer(name):
+        refuse("optimizer", "the name of an Optax optimiser such as adam", name, filter(_is_optimizer, dir(optax)))
+    make = getattr(optax, name)
     if not callable(learning_rate):
         check(lr=learning_rate)
     check_all(OPTIMIZER_SETTINGS, settings, "optimizer setting ")
@@ -46,6 +46,11 @@ def named_optimizer(
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(f"optax.{name} cannot be used with these settings {settings}: {reason}.") from error
     return optimizer
+
+
+def _is_optimizer(name: Any) -> bool:
+    make = getattr(optax, name, None) if isinstance(name, str) and name.isidentifier() else None
+    return inspect.isfunction(make) and "learning_rate" in inspect.signature(make).parameters
 
 
 def as_optimizer(optimizer: Any) -> optax.GradientTransformation:

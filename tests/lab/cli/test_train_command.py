@@ -113,11 +113,37 @@ def test_resume_takes_the_runs_own_settings(trained, capsys):
     ("words", "message"),
     [
         (["--layers", "4-x"], "--layers must be positive integers"),
-        (["--estimator", "vsr"], "estimator must be one of"),
+        (["--estimator", "vsr"], "got 'vsr'; did you mean 'vrs'?"),
+        (
+            ["--estimator", "rloo", "--rate", "0.5"],
+            "--rate means nothing to rloo, leave it out: it is for vrs, vrs-wake",
+        ),
+        (["--estimator", "vimco", "--acceptance", "hard"], "--acceptance means nothing to vimco"),
+        (["--estimator", "rloo", "--threshold", "fixed:1"], "--threshold means nothing to rloo"),
+        (["--estimator", "rloo", "--num-draws", "9"], "--num-draws means nothing to rloo"),
+        (["--estimator", "rloo", "--refresh-epochs", "9"], "--refresh-epochs means nothing to rloo"),
+        (["--estimator", "rloo", "--warmup-epochs", "9"], "--warmup-epochs means nothing to rloo"),
+        (["--estimator", "vrs-all", "--num-proposals", "9"], "it is for vrs, vrs-wake, vrs-raw, vrs-path."),
+        (["--rate", "0.5", "--refresh-epochs", "9"], "means nothing to the threshold rate:0.5, leave it out"),
+        (["--threshold", "fixed:1", "--num-draws", "9"], "it is for quantile or rate."),
+        (["--set", "throw=1", "--set", "throw=2"], "a setting must be given once, got throw twice: 1 and 2"),
+        (
+            ["--num-samples", "3", "--set", "num_samples=4"],
+            "num_samples must be said once, got --num-samples and --set",
+        ),
+        (["--resume"], "to go on with: leave --resume out to begin one there"),
+        (["--threshold", "quantil:0.9"], "did you mean 'quantile:0.9'?"),
+        (["--acceptance", "sof:2"], "did you mean 'soft:2'?"),
+        (["--valid-bound", "iss:25"], "did you mean 'is:25'?"),
+        (["--schedule", "cosin"], "did you mean 'cosine'?"),
+        (["--set", "num_sample=3"], "did you mean 'num_samples'?"),
         (["--threshold", "quantile:1.5"], r"gamma must be a number in (0, 1), or a schedule, got 1.5"),
         (["--threshold", "quantile:0.5", "--rate", "0.5"], "at most one of"),
         (["--num-samples", "1"], "num_samples must be an integer >= 2, got 1"),
-        (["--optimizer", "adman"], "optimizer must be the name of an Optax optimiser"),
+        (
+            ["--optimizer", "adman"],
+            "optimizer must be the name of an Optax optimiser such as adam, got 'adman'; did you mean 'ada",
+        ),
         (["--schedule", "steps"], "schedule must be one of constant, cosine, linear"),
         (["--lr", "-1"], "lr must be a number > 0"),
         (["--set", "speed=3"], "vrs has no setting 'speed'"),
@@ -147,6 +173,17 @@ def test_resume_takes_the_runs_own_settings(trained, capsys):
 def test_train_refuses(capsys, tmp_path, words, message):
     assert message in refused(capsys, "train", "--out", tmp_path / "run", *words)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_bounds_do_not_need_is_refused(capsys, trained):
+    assert "--rate are for the bounds rs:K, got only elbo, is:25" in refused(capsys, "evaluate", trained, "--rate", 0.5)
+
+
+def test_the_version(capsys):
+    import relbo
+
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"relbo {relbo.__version__}\n"
 
 
 def test_out_that_cannot_be_written(capsys, tmp_path):

@@ -58,6 +58,9 @@ def build_app() -> typer.Typer:
     @app.callback()
     def options(
         debug: bool = typer.Option(False, "--debug", help="Show tracebacks instead of one-line errors."),
+        version: bool = typer.Option(
+            False, "--version", help="Print the version and leave.", callback=_version, is_eager=True
+        ),
     ) -> None:
         """Variational inference that buys posterior accuracy with compute."""
 
@@ -92,6 +95,15 @@ def main(argv: list[str] | None = None) -> None:
         code = 2 if is_users(error) else 1
         leave(code)
         sys.exit(code)
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        from relbo import __version__
+
+        typer.echo(f"relbo {__version__}")
+        raise typer.Exit
+    return asked
 
 
 def refuse_empty(words: list[str]) -> None:

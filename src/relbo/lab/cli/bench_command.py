@@ -61,6 +61,10 @@ def bench_command(
     from relbo.lab.cli.train_command import parse_layers
     from relbo.lab.paper import output
 
+    if curve and not growth:
+        raise ValueError("--curve is for --growth, got it alone.")
+    if growth and profile:
+        raise ValueError("give at most one of --growth and --profile, got both.")
     networks = [parse_layers(text) for text in layers or NETWORKS]
     out = output.output_directory(out)
 

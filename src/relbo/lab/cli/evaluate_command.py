@@ -61,6 +61,8 @@ def evaluate_command(
     words = threshold_words(threshold, rate)
     names = [bounds.parse(text) for text in bound]
     check(COMMAND_LINE, split=split, limit=limit, repeats=repeats, seed=seed)
+    if words is not None and not any(isinstance(name, bounds.RS) for name in names):
+        raise ValueError(f"--threshold and --rate are for the bounds rs:K, got only {', '.join(map(str, names))}.")
     if out is not None:
         refuse_unwritable(out)
     opened = open_run(run, data_dir=data_dir, which=parameters, with_metrics=False)

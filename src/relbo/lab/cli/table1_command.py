@@ -166,11 +166,12 @@ def preset_of(
     bounds: Sequence[str] = (),
 ) -> Any:
     """The preset with what the command line changes of it."""
+    from relbo._check import did_you_mean
     from relbo.bounds import parse
     from relbo.lab.paper.table1_presets import LONG, PRESETS
 
     if name not in PRESETS:
-        raise ValueError(f"--preset must be one of {', '.join(PRESETS)}; got {name!r}.")
+        raise ValueError(f"--preset must be one of {', '.join(PRESETS)}; got {name!r}{did_you_mean(name, PRESETS)}")
     preset = PRESETS[name]
     if minutes is not None:
         if name != "budget":

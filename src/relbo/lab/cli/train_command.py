@@ -121,9 +121,9 @@ def train_command(
 
     from relbo._options import COMMAND_LINE, check
     from relbo.lab.compiled import keep_compiled
-    from relbo.lab.config import RunConfig, parse_settings
+    from relbo.lab.config import TAKEN_AS, RunConfig, parse_settings, refuse_idle
     from relbo.lab.runs import train_run
-    from relbo.train.directory import refuse_foreign
+    from relbo.train.directory import RUN, refuse_foreign
 
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
@@ -168,7 +168,13 @@ def train_command(
     if valid_every is None:
         asked = dataclasses.replace(asked, valid_every=max(asked.epochs // 10, 1))
     refuse_foreign(out, resume=resume)
+    if resume and not (out / RUN).exists():
+        raise FileNotFoundError(f"there is no run in {out} to go on with: leave --resume out to begin one there.")
     config = _resumed(said, asked, out) if resume and (out / "config.json").exists() else asked
+    refuse_idle(config.estimator, config.threshold, TAKEN_AS.keys() & words_of(context))
+    if both := sorted(asked.settings.keys() & said):
+        option = f"--{both[0].replace('_', '-')}"
+        raise ValueError(f"{both[0]} must be said once, got {option} and --set {both[0]}=...; leave one out.")
     result = train_run(
         config,
         out,
@@ -222,8 +228,13 @@ def threshold_words(threshold: str | None, rate: float | None) -> str | None:
 def said_in(context: typer.Context) -> set[str]:
     """Fields of the configuration that the command line mentions."""
     fields = {"rate": "threshold", "set_": "settings", "optimizer_set": "optimizer_settings"}
+    return {fields.get(name, name) for name in words_of(context)}
+
+
+def words_of(context: typer.Context) -> set[str]:
+    """Parameters that the command line mentions."""
     return {
-        fields.get(name, name)
+        name
         for name in context.params
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }

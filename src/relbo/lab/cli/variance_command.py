@@ -75,7 +75,7 @@ def variance_command(
     from relbo import data as datasets
     from relbo.lab import noise_table as experiment
     from relbo.lab.cli.train_command import parse_layers
-    from relbo.lab.config import RunConfig, build_pair
+    from relbo.lab.config import RunConfig, build_pair, refuse_idle, takers
     from relbo.lab.noise_meters import AbstractMeter, PairMeter, ProgramMeter
     from relbo.lab.paper import output
     from relbo.lab.runs import open_run
@@ -88,6 +88,9 @@ def variance_command(
         )
     if program is not None and (data, layers, model) != (None, None, None):
         raise ValueError("--program stands alone: a NumPyro program has its own model and data.")
+    names = [name.removesuffix(experiment.BUDGET) for name in estimator]
+    if threshold is not None and names and not set(names) & set(takers("threshold")):
+        refuse_idle(names[0], threshold, ["threshold"])
     if out is not None:
         output.output_directory(out)
     place: dict[str, Any]

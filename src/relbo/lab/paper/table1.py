@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from relbo import data as datasets
+from relbo._check import did_you_mean
 from relbo.bounds import parse
 from relbo.evaluate import Estimate, evaluate
 from relbo.lab.compare import rejection_of
@@ -174,7 +175,9 @@ def cells(
     ):
         unknown = [name for name in asked if name not in known]
         if unknown:
-            raise ValueError(f"{what} must be one of {', '.join(known)}; got {unknown[0]!r}.")
+            raise ValueError(
+                f"{what} must be one of {', '.join(known)}; got {unknown[0]!r}{did_you_mean(unknown[0], known)}"
+            )
     if not (groups or only or architectures):
         groups = tuple(preset.groups)
     found = {}
