@@ -53,7 +53,8 @@ def words(run: Run, number: int, port: int) -> list[str]:
     out = run.out
     line = ["train", "--layers", "8", "--num-samples", "2", "--num-draws", "10", "--estimator", "vrs", "--rate", "0.5"]
     line += ["--warmup-epochs", "0"]
-    line += ["--epochs", str(run.epochs), "--valid-bound", "is:2", "--valid-every", "5", "--quiet", "--resume"]
+    line += ["--epochs", str(run.epochs), "--valid-bound", "is:2", "--valid-every", "5", "--quiet"]
+    line += ["--resume"] if (out / "run.json").exists() else []  # it may be killed before it began
     line += ["--checkpoint-every", "20", "--log-every", "10", "--out", str(out)]
     if run.processes > 1:
         line += ["--batch-size", "48", "--distributed", "--coordinator", f"localhost:{port}"]

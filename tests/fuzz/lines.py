@@ -117,7 +117,7 @@ READ = {
     "--out": [*PATHS, "scratch/out.json", "scratch/out.npz", "scratch/a/b.html"],
 }
 RULE = {"--threshold": THRESHOLDS, "--rate": ["0.5", "1", "-0.5"]}
-SMALL_TRAIN = ["--data", "tiny.npz", "--layers", "2", "--num-samples", "2", "--num-draws", "4", "--batch-size", "8"]
+SMALL_TRAIN = ["--data", "tiny.npz", "--layers", "2", "--num-samples", "2", "--batch-size", "8"]
 SMALL_TRAIN += ["--valid-bound", "is:2", "--quiet", "--out", "scratch/out"]
 SMALL_READ = ["--limit", "3", "--bound", "elbo", "--repeats", "1"]
 COMMANDS = {
