@@ -128,6 +128,67 @@ def test_impossible_states(t):
     assert float(exact.elbo(pair, X, SUPPORT)) == -np.inf
 
 
+P, Q = np.array([0.1, 0.2, 0.05, 0.3]), np.array([0.5, 0.3, 0.0, 0.2])
+
+
+def with_zeros(p, q):
+    """A pair of the given probabilities, some of them 0."""
+    with np.errstate(divide="ignore"):
+        return random_pair(np.log(np.asarray(p)), np.log(np.asarray(q)))
+
+
+def test_iwae_where_q_is_zero():
+    pair, support = with_zeros(P, Q), jnp.arange(4)
+    w = P[[0, 1, 3]] / Q[[0, 1, 3]]
+    by_hand = sum(Q[i] * Q[j] * np.log((P[i] / Q[i] + P[j] / Q[j]) / 2) for i in (0, 1, 3) for j in (0, 1, 3))
+    np.testing.assert_allclose(exact.iwae(pair, X, support, 2), by_hand, rtol=1e-12)
+    np.testing.assert_allclose(by_hand, -0.6964, atol=5e-5)
+    np.testing.assert_allclose(exact.iwae(pair, X, support, 1), np.sum(Q[[0, 1, 3]] * np.log(w)), rtol=1e-12)
+    grads = exact.gradient(exact.iwae, pair, X, support, 2)
+    by_p = 2 * sum(Q[1] * Q[j] / (1 + P[j] / Q[j] / w[1]) for j in (0, 1, 3))
+    np.testing.assert_allclose(grads.model.table[0, [1, 2]], [by_p, 0])
+    assert np.isfinite(grads.proposal.table[0, [0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("p", [[0, 0, 0.05, 0.3], [0, 0, 0, 0]], ids=["disjoint", "impossible x"])
+@pytest.mark.parametrize("acceptance", [relbo.Soft(), relbo.Soft(floor=0.1), relbo.acceptance.Always()])
+@pytest.mark.parametrize("t", [-NEVER, 0.0, NEVER])
+def test_no_bound_above_what_cannot_happen(p, acceptance, t):
+    pair = with_zeros(p, [0.5, 0.5, 0, 0])
+    assert float(exact.r_elbo(pair, X, jnp.arange(4), t, acceptance)) == -np.inf
+    assert float(exact.kl(pair, X, jnp.arange(4), t, acceptance)) == np.inf
+    assert float(exact.iwae(pair, X, jnp.arange(4), 2)) == -np.inf
+
+
+@pytest.mark.parametrize("acceptance", [relbo.Soft(0.5), relbo.Soft(), relbo.Hard()])
+@pytest.mark.parametrize("q", [[0.5, 0.3, 0.1, 0.1], Q])
+def test_the_limit_of_no_acceptance(q, acceptance):
+    # r is the posterior on the states that q can draw
+    pair, support = with_zeros(P, q), jnp.arange(4)
+    seen = P * (np.asarray(q) > 0)
+    np.testing.assert_allclose(np.exp(exact.log_resampled(pair, X, support, -NEVER, acceptance)), seen / seen.sum())
+    np.testing.assert_allclose(exact.r_elbo(pair, X, support, -NEVER, acceptance), np.log(seen.sum()))
+    gap = np.log(P.sum() / seen.sum())
+    np.testing.assert_allclose(exact.kl(pair, X, support, -NEVER, acceptance), gap, atol=1e-12)
+    assert float(exact.log_z(pair, X, support, -NEVER, acceptance)) == -np.inf
+    slope = exact.gradient(exact.r_elbo, pair, X, support, -NEVER, acceptance).model.table[0]
+    np.testing.assert_allclose(slope, seen / seen.sum(), atol=1e-12)
+
+
+def test_a_floor_keeps_q_in_that_limit():
+    pair, support = with_zeros(P, [0.5, 0.3, 0.1, 0.1]), jnp.arange(4)
+    acceptance = relbo.Soft(floor=0.1)
+    np.testing.assert_allclose(exact.log_z(pair, X, support, -NEVER, acceptance), np.log(0.1))
+    elbo = exact.elbo(pair, X, support)
+    np.testing.assert_allclose(exact.r_elbo(pair, X, support, -NEVER, acceptance), elbo, rtol=1e-12)
+
+
+def test_densities_that_are_nan_are_not_left_out():
+    pair = random_pair(np.array([0.0, np.nan, -1.0, 0.0]), np.zeros(4))
+    for quantity in (exact.elbo, lambda *a: exact.r_elbo(*a, 0.0), lambda *a: exact.kl(*a, 0.0)):
+        assert np.isnan(quantity(pair, X, jnp.arange(4)))
+
+
 def test_support_of_several_leaves():
     pair = relbo.sbn(jax.random.key(0), (2, 1), jnp.asarray([0.5]))
     bits = exact.binary_states(3)

@@ -17,12 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
 from relbo.models.base import AbstractModel, AbstractProposal
 from relbo.types import Pair
+
+FAR_BELOW = 400.0
+"""Nats of u that stand for T = -inf: acceptances are there what they are in the limit."""
 
 Support: TypeAlias = PyTree[Shaped[Array, "n ..."]]
 
@@ -102,25 +105,32 @@ def _log_kept(
     # log q a, the unnormalised r
     acceptance = Soft() if acceptance is None else acceptance
     log_p, log_q = log_joint(pair.model, x, support), log_proposal(pair.proposal, x, support)
-    return log_q + acceptance.log_prob(log_odds_of(log_p, log_q, jnp.asarray(t, log_p.dtype)))
+    t, is_seen = jnp.asarray(t, log_p.dtype), (log_q > -jnp.inf) & (log_p > -jnp.inf)
+    lowest = -FAR_BELOW - jnp.max(log_p - log_q, initial=-jnp.inf, where=is_seen)
+    t = jnp.where(jnp.isneginf(t) & jnp.any(is_seen), jax.lax.stop_gradient(lowest), t)
+    # a state that q never draws has u = inf, at T = -inf NaN
+    u = jnp.where(jnp.isneginf(log_q), -jnp.inf, log_odds_of(log_p, log_q, t))
+    return log_q + acceptance.log_prob(u)
 
 
 def log_z(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """Log Z_R = log E_q[a], the log of the mean acceptance rate.
+    """Log Z_R = log E_q[a], the log of the mean acceptance rate; -inf where nothing is accepted.
 
     Example:
         >>> bool(relbo.exact.log_z(pair, x[0], support, 0.0) < relbo.exact.log_z(pair, x[0], support, 3.0))
         True
     """
-    return logsumexp(_log_kept(pair, x, support, t, acceptance))
+    found = logsumexp(_log_kept(pair, x, support, t, acceptance))
+    # only a floor keeps acceptances from 0 at T = -inf
+    return jnp.where(jnp.isneginf(jnp.asarray(t)) & (found < -FAR_BELOW / 2), -jnp.inf, found)
 
 
 def log_resampled(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, " n"]:
-    """Log r(z | x) of every state, r = q a / Z_R.
+    """Log r(z | x) of every state, r = q a / Z_R; at T = -inf its limit, NaN where q draws nothing that is possible.
 
     Example:
         >>> r = jnp.exp(relbo.exact.log_resampled(pair, x[0], support, 0.0))
@@ -133,21 +143,22 @@ def log_resampled(
 
 def _expect(log_prob: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, ""]:
     # states of probability 0 count for nothing, even where the value is infinite
-    possible = log_prob > -jnp.inf
+    possible = log_prob != -jnp.inf
     return jnp.sum(jnp.where(possible, jnp.exp(log_prob) * jnp.where(possible, values, 0), 0))
 
 
 def kl(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """KL(r || p(z | x)) in nats.
+    """KL(r || p(z | x)) in nats; inf where q draws nothing that is possible.
 
     Example:
         >>> bool(relbo.exact.kl(pair, x[0], support, 0.0) < relbo.exact.kl(pair, x[0], support, jnp.inf))
         True
     """
     log_r = log_resampled(pair, x, support, t, acceptance)
-    return _expect(log_r, log_r - log_posterior(pair.model, x, support))
+    found = _expect(log_r, log_r - log_posterior(pair.model, x, support))
+    return jnp.where(_is_apart(pair, x, support), jnp.inf, found)
 
 
 def elbo(pair: Pair, x: PyTree, support: Support) -> Float[Array, ""]:
@@ -164,14 +175,21 @@ def elbo(pair: Pair, x: PyTree, support: Support) -> Float[Array, ""]:
 def r_elbo(
     pair: Pair, x: PyTree, support: Support, t: Any, acceptance: AbstractAcceptance | None = None
 ) -> Float[Array, ""]:
-    """The resampled ELBO, E_r[log p - log r] = log p(x) - KL(r || p(z | x)).
+    """The resampled ELBO, E_r[log p - log r] = log p(x) - KL(r || p(z | x)); -inf where q draws nothing possible.
 
     Example:
         >>> bool(relbo.exact.r_elbo(pair, x[0], support, 0.0) > relbo.exact.elbo(pair, x[0], support))
         True
     """
     log_r = log_resampled(pair, x, support, t, acceptance)
-    return _expect(log_r, log_joint(pair.model, x, support) - log_r)
+    found = _expect(log_r, log_joint(pair.model, x, support) - log_r)
+    return jnp.where(_is_apart(pair, x, support), -jnp.inf, found)
+
+
+def _is_apart(pair: Pair, x: PyTree, support: Support) -> Bool[Array, ""]:
+    # no state that q draws is possible: there is no r, and what is accepted nevertheless is impossible
+    log_p, log_q = log_joint(pair.model, x, support), log_proposal(pair.proposal, x, support)
+    return jnp.all(jnp.isneginf(log_p) | jnp.isneginf(log_q))
 
 
 def iwae(pair: Pair, x: PyTree, support: Support, num_samples: int) -> Float[Array, ""]:
@@ -182,10 +200,11 @@ def iwae(pair: Pair, x: PyTree, support: Support, num_samples: int) -> Float[Arr
         True
     """
     log_q = log_proposal(pair.proposal, x, support)
-    log_w = log_joint(pair.model, x, support) - log_q
+    # tuples with a state that q never draws count for nothing, whatever its w, in the gradient too
+    log_w = log_joint(pair.model, x, support) - jnp.where(jnp.isneginf(log_q), 0, log_q)
     index = tuples(log_q.shape[0], num_samples)
     bound = logsumexp(log_w[index], axis=-1) - np.log(num_samples)
-    return jnp.sum(jnp.exp(jnp.sum(log_q[index], axis=-1)) * bound)
+    return _expect(jnp.sum(log_q[index], axis=-1), bound)
 
 
 def gradient(quantity: Callable[..., Float[Array, ""]], pair: Pair, *args: Any) -> Pair:
