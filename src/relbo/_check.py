@@ -106,6 +106,18 @@ def num_datapoints(x: PyTree, what: str) -> int:
     return next(iter(sizes))[0]
 
 
+def checked_x(pair: Any, x: PyTree, what: str) -> None:
+    """Refuses datapoints that the model of a pair does not take, see `AbstractModel.check_x`."""
+    from relbo.data.row_files import RowFiles
+    from relbo.types import Pair
+
+    # rows on disk were gone through when they were written
+    if isinstance(pair, Pair) and not any(isinstance(leaf, RowFiles) for leaf in jax.tree.leaves(x)):
+        wrong = pair.model.check_x(jax.tree.map(np.asarray, x))
+        if wrong is not None:
+            raise ValueError(f"{what} must {wrong}.")
+
+
 def batch_size(x: PyTree, index: Array) -> int:
     """The common first axis of a batch, or a `ValueError` that shows what disagrees."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x)]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 Tree = TypeVar("Tree")
@@ -109,6 +110,15 @@ def freeze(tree: Tree) -> Tree:
 def numbers_as_arrays(tree: Tree) -> Tree:
     """Settings as arguments of a compiled function: one compilation serves all their values."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, float) if isinstance(leaf, int | float) else leaf, tree)
+
+
+def numbers_traced(tree: Tree) -> Tree:
+    """Settings whose floating-point numbers are arguments of a compiled function, of weak type as they were.
+
+    Zeros stay constants, and switch off what they multiply: a floor of 0 costs nothing.
+    """
+    is_number = lambda leaf: isinstance(leaf, float | np.floating) and leaf != 0  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_number(leaf) else leaf, tree)
 
 
 def is_finite(tree: PyTree) -> Bool[Array, ""]:

@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from relbo import bounds as bound_functions
-from relbo._check import checked_key, num_datapoints, require
+from relbo._check import checked_key, checked_x, num_datapoints, require
 from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
@@ -239,6 +239,7 @@ def evaluate(
     names = [str(bound) for bound in named]
     require(len(set(names)) == len(names), "evaluate: bounds", "of different names; evaluate others apart", names)
     total = num_datapoints(x, "evaluate: x")
+    checked_x(pair, x, "evaluate: x")
     if not named:
         return {}
     report = on_progress or (lambda done: None)

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from relbo import bounds
-from relbo._check import checked_key, checked_pair, is_int, num_datapoints, require
+from relbo._check import checked_key, checked_pair, checked_x, is_int, num_datapoints, require
 from relbo._options import check
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft, log_odds_of
@@ -258,6 +258,7 @@ def posterior(
     require(is_known, "posterior: acceptance", "an acceptance such as Soft(), Hard() or Always()", acceptance)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     total = num_datapoints(x, "posterior: x")
+    checked_x(pair, x, "posterior: x")
     # a batch program takes all its rows together
     budget = budget_of(settings, total if isinstance(view_of(pair, x), BatchView) else 1)
     size = view_of(pair, x).rows_at_once(LANES // budget)

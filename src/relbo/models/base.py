@@ -8,6 +8,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo import units
@@ -42,6 +44,18 @@ class AbstractModel(eqx.Module):
         """Numbers in one x; `sample` tells, without being run. A model that cannot draw x says it here."""
         x, _ = jax.eval_shape(self.sample, jax.random.key(0))
         return sum(leaf.size for leaf in jax.tree.leaves(x))
+
+    def check_x(self, x: PyTree[np.ndarray]) -> str | None:
+        """What is wrong with datapoints, as a sentence goes on after "must"; None if the model takes them all.
+
+        `x` has the rows first. By default NaN is refused; a model with a range of x, or to which NaN means that a
+        number is missing, says so here.
+        """
+        for leaf in jax.tree.leaves(x):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact) and np.isnan(leaf).any():
+                row = np.argwhere(np.isnan(leaf))[0][0]
+                return f"hold no NaN, got one in row {row} (counted from 0); remove the row, or override check_x"
+        return None
 
 
 class AbstractBernoulliModel(AbstractModel):

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo import units
 from relbo._check import checked_key, is_int, refuse, require
@@ -52,6 +52,18 @@ class SBN(AbstractBernoulliModel):
             for value, above, conditional in zip((x, *z[:-1]), z, self.downward, strict=True)
         ]
         return sum(terms, log_bernoulli(z[-1], self.prior))
+
+    def check_x(self, x: PyTree[np.ndarray]) -> str | None:
+        """Refuses what is no probability: beyond [0, 1] log p(x, h) would exceed 0."""
+        for leaf in jax.tree.leaves(x):
+            wrong = np.argwhere(~((leaf >= 0) & (leaf <= 1)))
+            if wrong.size:
+                value, row = leaf[tuple(wrong[0])], wrong[0][0]
+                return (
+                    f"hold numbers in [0, 1], each the probability of a 1, got {value} in row {row} (counted from 0); "
+                    "divide bytes by 255, or binarise them"
+                )
+        return None
 
     def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Layers]:
         """Ancestral sampling from the top."""

@@ -10,19 +10,20 @@ Reference:
     Kingma and Ba (2015), "Adam: a method for stochastic optimization", Algorithm 1.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from relbo.types import Number, Schedule
+
 SETTINGS = frozenset({"b1", "b2", "eps"})
 """What of Optax's settings `adam` takes beside the learning rate."""
 
 
 def adam(
-    learning_rate: float | Callable[[Any], Any], b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    learning_rate: Number | Schedule, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
     """Adam.
 

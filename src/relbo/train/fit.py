@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from relbo import bounds
-from relbo._check import checked_estimator, checked_pair, num_datapoints, require, root_key
+from relbo._check import checked_estimator, checked_pair, checked_x, num_datapoints, refuse, require, root_key
 from relbo._options import check
 from relbo.data import Dataset, RowFiles
 from relbo.devices import as_mesh
@@ -36,7 +36,7 @@ from relbo.train.sealed import array_digest
 from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
 from relbo.train.signals import stop_requests
 from relbo.train.together import Together, loss_of_a_process
-from relbo.types import Pair
+from relbo.types import Pair, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +79,6 @@ def source_of(data: Dataset | PyTree, valid: PyTree | None = None) -> Source:
     Arrays are handed to the model as they are. Of a `Dataset`, bytes become floats, and gray training images are
     binarised afresh at every visit, x ~ Bernoulli(level / 255).
     """
-    if valid is not None:
-        num_datapoints(valid, "fit: valid")
     if isinstance(data, Dataset):
         transform = _binarise if data.kind == "gray" else _as_float
         held_out = data.valid if valid is None else valid
@@ -90,7 +88,27 @@ def source_of(data: Dataset | PyTree, valid: PyTree | None = None) -> Source:
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(train):
         digest.update(f"{leaf.dtype}{leaf.shape}".encode() + np.asarray(leaf).tobytes())
-    return Source(train, valid, lambda key, rows: rows, digest.hexdigest())
+    return Source(train, valid, _as_is, digest.hexdigest())
+
+
+def refuse_unlike(valid: PyTree, train: PyTree) -> None:
+    """Raises `ValueError` for held-out rows that are no other rows of the same kind as those to be trained on."""
+    num_datapoints(valid, "fit: valid")
+    expected, got = str(jax.tree.structure(train)), str(jax.tree.structure(valid))
+    if expected != got:
+        raise ValueError(f"fit: valid must be like the data, a tree such as {expected}, got {got}.")
+    for mine, other in zip(jax.tree.leaves(train), jax.tree.leaves(valid), strict=True):
+        if mine.shape[1:] != other.shape[1:] or _kind(mine) != _kind(other):
+            raise ValueError(
+                f"fit: valid must be like the data, rows of {_kind(mine)} of shape {mine.shape[1:]}, got rows of "
+                f"{_kind(other)} of shape {other.shape[1:]}."
+            )
+
+
+def _kind(leaf: Any) -> str:
+    # bytes are stored images, which models are given as floats
+    kind = "f" if leaf.dtype == np.uint8 else np.dtype(leaf.dtype).kind
+    return {"b": "booleans", "i": "integers", "u": "integers", "f": "floats"}.get(kind, str(leaf.dtype))
 
 
 def _canonical(leaf: Any) -> Any:
@@ -99,6 +117,10 @@ def _canonical(leaf: Any) -> Any:
         return leaf
     found = np.asarray(leaf)
     return found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
+
+
+def _as_is(key: jax.Array, rows: PyTree) -> PyTree:
+    return rows
 
 
 def _as_float(key: jax.Array, rows: PyTree) -> PyTree:
@@ -118,6 +140,7 @@ def fit(
     *,
     num_epochs: int,
     optimizer: optax.GradientTransformation | str | None = None,
+    lr: float | Schedule | None = None,
     batch_size: int = 50,
     seed: int = 0,
     mesh: Mesh | int | None = None,
@@ -142,7 +165,10 @@ def fit(
         estimator: any estimator of `relbo.estimators`.
         data: a `Dataset`, or a pytree of arrays whose first axis runs over datapoints.
         num_epochs: passes over the data; a last incomplete batch of each is dropped.
-        optimizer: any Optax optimiser, or the name of one, which then learns at 1e-3; by default Adam.
+        optimizer: the name of an Optax optimiser, or such an optimiser; by default Adam.
+        lr: learning rate of a named optimiser, a number or a schedule, by default 1e-3. A later call with the same
+            shapes and other numbers (this one, those of the estimator, the seed) compiles nothing; an optimiser or a
+            schedule that is an object compiles once per object.
         batch_size: datapoints per step.
         seed: root of all randomness.
         mesh: the devices to train on, in one axis, or how many of JAX's; None is its default device.
@@ -182,8 +208,18 @@ def fit(
     checked_estimator(estimator, "fit: estimator")
     source = source_of(data, valid)
     num_data = num_datapoints(source.train, "fit: data")
+    if not isinstance(data, Dataset):  # which holds what it says it does
+        checked_x(pair, data, "fit: data")
+    if valid is not None:
+        refuse_unlike(valid, source.train)
+        checked_x(pair, valid, "fit: valid")
     check("fit: ", num_epochs=num_epochs, valid_every=valid_every, patience=patience, resume=resume)
     check("fit: ", max_seconds=max_seconds, checkpoint_every=checkpoint_every, log_every=log_every, progress=progress)
+    if patience is not None:
+        if source.valid is None:
+            refuse("fit: patience", "None where nothing is validated; give valid=, or leave it out", patience)
+        if valid_every > num_epochs:
+            refuse("fit: valid_every", f"at most the {num_epochs} epochs that patience is to end", valid_every)
     devices = as_mesh(mesh, "fit: mesh")
     layout = Layout(num_data, (1 if devices is None else devices.size) if shards is None else shards, devices)
     layout.check_batch(batch_size, "fit: batch_size")
@@ -193,7 +229,7 @@ def fit(
     total = num_epochs * per_epoch
     require(total < 2**31, "fit: num_epochs", f"less than 2^31 steps at {per_epoch} steps per epoch", num_epochs)
     checkpoint_every = per_epoch if checkpoint_every is None else checkpoint_every
-    optimizer = as_optimizer(optimizer)
+    optimizer = as_optimizer(optimizer, lr)
     key_init, key_valid = jax.random.split(root_key(seed))
     description, text = described(estimator)
     identity = {
@@ -231,6 +267,9 @@ def fit(
         asked = stack.enter_context(stop_requests())
         stack.enter_context(loss_of_a_process(run.safe))
         first = int(run.state.step)
+        if first > total:
+            had = f"at least the {first / per_epoch:g} that {out} has had already"
+            refuse("fit: num_epochs", f"{had}, so that it can go on", num_epochs)
         shown = stack.enter_context(
             _progress_bar(total, int(run.state.step), wanted=progress if together.is_writer else False)
         )

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from relbo._check import collected
-from relbo._tree import is_finite
+from relbo._tree import is_finite, numbers_traced
 from relbo.estimators.base import AbstractEstimator
 from relbo.types import Batch, Info, Pair
 
@@ -158,37 +158,35 @@ def make_step(
     return step
 
 
-Step = Callable[[TrainState, PyTree, Array, Array], tuple[TrainState, dict[str, Any], Fault]]
-"""`(state, data, order, at) -> (state, summary, fault)`: the step whose batch begins at a place of the order."""
+Stepped = tuple[TrainState, dict[str, Any], Fault]
+"""The next state, a summary, and what is wrong."""
+Step = Callable[[Settings, TrainState, PyTree, Array, Array], Stepped]
+"""`(settings, state, data, order, at)`: the step whose batch begins at a place of the order."""
 
 
-def step_of_one(settings: Settings) -> Step:
+def step_of_one(settings: Settings, state: TrainState, data: PyTree, order: Array, at: Array) -> Stepped:
     """The step of a run whose rows are one shard, on one device."""
     size = settings.batch_size
-
-    def step(state: TrainState, data: PyTree, order: Array, at: Array) -> tuple[TrainState, dict[str, Any], Fault]:
-        index = jax.lax.dynamic_slice_in_dim(order, at, size)
-        rows = jax.tree.map(
-            lambda v: jax.lax.dynamic_slice_in_dim(v, at, size) if settings.in_order else v[index], data
-        )
-        found = estimate_rows(settings, step_key(state), state.pair, state.estimator_state, rows, index)
-        state = ascend(settings.optimizer, state, found.grads, found.estimator_state)
-        return state, summary(found.info), found.fault
-
-    return step
+    index = jax.lax.dynamic_slice_in_dim(order, at, size)
+    rows = jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, at, size) if settings.in_order else v[index], data)
+    found = estimate_rows(settings, step_key(state), state.pair, state.estimator_state, rows, index)
+    state = ascend(settings.optimizer, state, found.grads, found.estimator_state)
+    return state, summary(found.info), found.fault
 
 
 def steps_of(step: Step, batch_size: int) -> Callable[..., tuple[TrainState, Chunk]]:
-    """Many steps as one function, `(state, data, order, first, count) -> (state, Chunk)`.
+    """Many steps as one function, `(settings, state, data, order, first, count) -> (state, Chunk)`.
 
     `first` is the position in `order` of the first batch and `count` the number of steps; both are traced, so one
     compilation serves every chunk. A step with a fault ends the chunk, and its state is not to be used.
     """
     step = eqx.filter_jit(step)  # asked for its shapes, it is traced but once
 
-    def chunk(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
+    def chunk(
+        settings: Settings, state: TrainState, data: PyTree, order: Array, first: Array, count: Array
+    ) -> tuple[TrainState, Chunk]:
         arrays, static = eqx.partition(state, eqx.is_array)
-        shapes = eqx.filter_eval_shape(step, state, data, order, first)[1:]
+        shapes = eqx.filter_eval_shape(step, settings, state, data, order, first)[1:]
         zero, no_fault = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def go_on(carry: Any) -> Array:
@@ -197,7 +195,7 @@ def steps_of(step: Step, batch_size: int) -> Callable[..., tuple[TrainState, Chu
 
         def body(carry: Any) -> Any:
             i, arrays, total, _ = carry
-            new, found, fault = step(eqx.combine(arrays, static), data, order, first + i * batch_size)
+            new, found, fault = step(settings, eqx.combine(arrays, static), data, order, first + i * batch_size)
             return i + 1, eqx.filter(new, eqx.is_array), jax.tree.map(jnp.add, total, found), fault
 
         done, arrays, total, fault = jax.lax.while_loop(go_on, body, (jnp.zeros_like(count), arrays, zero, no_fault))
@@ -219,8 +217,22 @@ def make_chunk(
     in_order: bool = False,
 ) -> Callable[..., tuple[TrainState, Chunk]]:
     """Many steps in one compiled call (`steps_of`), for rows that are one shard, on one device."""
-    settings = Settings(estimator, optimizer, transform, batch_size, in_order)
-    return eqx.filter_jit(steps_of(step_of_one(settings), batch_size))
+    return compiled(steps_on_one, Settings(estimator, optimizer, transform, batch_size, in_order))
+
+
+def steps_on_one(settings: Settings, *args: Any) -> tuple[TrainState, Chunk]:
+    """Many steps of a run whose rows are one shard."""
+    return steps_of(step_of_one, settings.batch_size)(settings, *args)
+
+
+def compiled(function: Callable[..., Any], settings: Settings, *more: Any) -> Callable[..., Any]:
+    """`function(settings, *more, ...)`, compiled but once for all settings that differ in numbers alone.
+
+    JAX finds its program again by the function, which must be one of a module, and by what is neither an array nor a
+    number.
+    """
+    settings = settings._replace(estimator=numbers_traced(settings.estimator))
+    return eqx.filter_jit(jax.tree_util.Partial(function, settings, *more))
 
 
 def summary(info: Info) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import optax
 
@@ -12,12 +12,33 @@ from relbo._check import refuse, require
 from relbo._options import OPTIMIZER_SETTINGS, check, check_all
 from relbo.train.adam import SETTINGS, adam
 from relbo.train.errors import first_line
+from relbo.types import Schedule
 
 LEARNING_RATE = 1e-3
 
 
+class _Named(eqx.Module):
+    """An optimiser made anew in every program from what it is made of: its learning rate is an argument then.
+
+    Optax's own objects are functions that hide their numbers, which JAX takes for other programs.
+    """
+
+    make: Callable[..., optax.GradientTransformation]
+    learning_rate: Any
+    """An array, or a schedule."""
+    settings: dict[str, Any]
+
+    def init(self, params: Any) -> Any:
+        """The state before the first step."""
+        return self.make(learning_rate=self.learning_rate, **self.settings).init(params)
+
+    def update(self, grads: Any, state: Any, params: Any = None) -> Any:
+        """Updates, and the next state."""
+        return self.make(learning_rate=self.learning_rate, **self.settings).update(grads, state, params)
+
+
 def named_optimizer(
-    name: str, learning_rate: float | Callable[[Any], Any] = LEARNING_RATE, **settings: Any
+    name: str, learning_rate: float | Schedule = LEARNING_RATE, **settings: Any
 ) -> optax.GradientTransformation:
     """An optimiser of Optax.
 
@@ -37,11 +58,13 @@ def named_optimizer(
     check_all(OPTIMIZER_SETTINGS, settings, "optimizer setting ")
     if name == "adam" and settings.keys() <= SETTINGS:
         make = adam  # the same, faster
+    rate: Any = learning_rate if callable(learning_rate) else jnp.asarray(float(learning_rate))
+    named = _Named(make, rate, settings)
+    optimizer = optax.GradientTransformation(named.init, named.update)
     try:
-        optimizer = make(learning_rate=learning_rate, **settings)
         like = {"weights": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
         # what it would do to parameters, worked out by shapes alone
-        jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), like)
+        eqx.filter_eval_shape(lambda o, p: o.update(p, o.init(p), p), optimizer, like)
     except Exception as error:  # whatever a user's settings make Optax raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(f"optax.{name} cannot be used with these settings {settings}: {reason}.") from error
@@ -53,10 +76,14 @@ def _is_optimizer(name: Any) -> bool:
     return inspect.isfunction(make) and "learning_rate" in inspect.signature(make).parameters
 
 
-def as_optimizer(optimizer: Any) -> optax.GradientTransformation:
-    """The optimiser that a user means: one of Optax, its name, or None for Adam; names and None at 1e-3."""
+def as_optimizer(optimizer: Any, lr: Any = None) -> optax.GradientTransformation:
+    """The optimiser that a user means: one of Optax, its name, or None for Adam; names and None at `lr` or 1e-3."""
     if optimizer is None or isinstance(optimizer, str):
-        return named_optimizer(optimizer or "adam")
+        if lr is not None and not callable(lr):
+            check("fit: ", lr=lr)
+        return named_optimizer(optimizer or "adam", LEARNING_RATE if lr is None else lr)
+    if lr is not None:
+        refuse("fit: lr", "left out where optimizer is an object, which has its own, and not a name", lr)
     is_one = callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
     require(
         is_one and not isinstance(optimizer, type),

@@ -24,15 +24,16 @@ from relbo.estimators.base import AbstractEstimator
 from relbo.train.layout import Layout
 from relbo.train.loop import (
     Chunk,
-    Fault,
     Settings,
     Step,
+    Stepped,
     TrainState,
     ascend,
+    compiled,
     estimate_rows,
-    make_chunk,
     step_key,
     steps_of,
+    steps_on_one,
     summary,
 )
 from relbo.types import Pair
@@ -121,11 +122,12 @@ def of_arrays(of_rows: PyTree, state: Any) -> PyTree:
     return jax.tree.map(lambda yes, leaf: yes if eqx.is_array(leaf) else None, of_rows, state)
 
 
-def sharded_step(settings: Settings, layout: Layout, of_rows: PyTree) -> Step:
+def sharded_step(layout: Layout, of_rows: PyTree) -> Step:
     """The step of one device, inside `jax.shard_map` if there is a mesh."""
-    size, shards = settings.batch_size // layout.num_shards, layout.shards_per_device
+    shards = layout.shards_per_device
 
-    def step(state: TrainState, data: PyTree, order: Array, at: Array) -> tuple[TrainState, dict[str, Any], Fault]:
+    def step(settings: Settings, state: TrainState, data: PyTree, order: Array, at: Array) -> Stepped:
+        size = settings.batch_size // layout.num_shards
         first = jnp.asarray(0, jnp.int32) if layout.mesh is None else jax.lax.axis_index(ROWS) * shards
         key = step_key(state)
         remembered, static = eqx.partition(state.estimator_state, eqx.is_array)
@@ -222,39 +224,46 @@ def _exchanged(tree: PyTree, layout: Layout, combine: Callable[[Array, Array], A
 def make_chunk_on(layout: Layout, settings: Settings, of_rows: PyTree) -> Callable[..., tuple[TrainState, Chunk]]:
     """Many steps in one compiled call, `(state, data, order, first, count) -> (state, Chunk)`, on any layout."""
     if not layout.is_split:
-        return make_chunk(
-            settings.estimator, settings.optimizer, settings.transform, settings.batch_size, in_order=settings.in_order
-        )
-    per_shard = settings.batch_size // layout.num_shards
-    chunk = steps_of(sharded_step(settings, layout, of_rows), per_shard)
+        return compiled(steps_on_one, settings)
+    return compiled(_steps_on, settings, layout, of_rows)
+
+
+def _steps_on(
+    settings: Settings,
+    layout: Layout,
+    of_rows: PyTree,
+    state: TrainState,
+    data: PyTree,
+    order: Array,
+    first: Array,
+    count: Array,
+) -> tuple[TrainState, Chunk]:
+    chunk = steps_of(sharded_step(layout, of_rows), settings.batch_size // layout.num_shards)
     if layout.mesh is None:
-        return eqx.filter_jit(chunk)
+        return chunk(settings, state, data, order, first, count)
+    numbers, fixed = eqx.partition(settings, eqx.is_array)
+    arrays, static = eqx.partition(state, eqx.is_array)
+    specs: Any = TrainState(
+        pair=EVERYWHERE,  # type: ignore[arg-type]
+        opt_state=EVERYWHERE,
+        estimator_state=jax.tree.map(
+            lambda yes: SPLIT if yes else EVERYWHERE, of_arrays(of_rows, state.estimator_state)
+        ),
+        key=EVERYWHERE,  # type: ignore[arg-type]
+        step=EVERYWHERE,  # type: ignore[arg-type]
+    )
 
-    @eqx.filter_jit
-    def on_mesh(state: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> tuple[TrainState, Chunk]:
-        arrays, static = eqx.partition(state, eqx.is_array)
-        specs: Any = TrainState(
-            pair=EVERYWHERE,  # type: ignore[arg-type]
-            opt_state=EVERYWHERE,
-            estimator_state=jax.tree.map(
-                lambda yes: SPLIT if yes else EVERYWHERE, of_arrays(of_rows, state.estimator_state)
-            ),
-            key=EVERYWHERE,  # type: ignore[arg-type]
-            step=EVERYWHERE,  # type: ignore[arg-type]
-        )
+    def here(numbers: Settings, arrays: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> Any:
+        settings, state = eqx.combine(numbers, fixed), eqx.combine(arrays, static)
+        state, report = chunk(settings, state, data, order, first, count)
+        return eqx.filter(state, eqx.is_array), report
 
-        def here(arrays: TrainState, data: PyTree, order: Array, first: Array, count: Array) -> Any:
-            state, report = chunk(eqx.combine(arrays, static), data, order, first, count)
-            return eqx.filter(state, eqx.is_array), report
-
-        run = jax.shard_map(
-            here,
-            mesh=layout.mesh,
-            in_specs=(specs, SPLIT, SPLIT, EVERYWHERE, EVERYWHERE),
-            out_specs=(specs, EVERYWHERE),
-            check_vma=False,
-        )
-        arrays, report = run(arrays, data, order, first, count)
-        return eqx.combine(arrays, static), report
-
-    return on_mesh
+    run = jax.shard_map(
+        here,
+        mesh=layout.mesh,
+        in_specs=(EVERYWHERE, specs, SPLIT, SPLIT, EVERYWHERE, EVERYWHERE),
+        out_specs=(specs, EVERYWHERE),
+        check_vma=False,
+    )
+    arrays, report = run(numbers, arrays, data, order, first, count)
+    return eqx.combine(arrays, static), report
