@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 from relbo import bounds as bound_functions
 from relbo._check import checked_key, checked_x, num_datapoints, require
 from relbo._options import check
+from relbo._table import html_table
 from relbo._tree import numbers_as_arrays
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.bounds import IS, RS, AbstractBound
@@ -81,6 +82,24 @@ class Estimate:
             return math.nan
         return float(np.sqrt(self.values.var(axis=0, ddof=1).sum() / repeats) / size)
 
+    def _figures(self) -> dict[str, str]:
+        repeats, size = self.values.shape
+        figures = {
+            self.name: f"{self.mean:.2f}{_error(self.standard_error, 2)} nats",
+            "datapoints": f"{size:,}",
+            "Monte-Carlo error": _error(self.monte_carlo_error, 4).removeprefix(" +- "),
+            "repeats": f"{repeats}",
+        }
+        return {n: v for n, v in figures.items() if v} | {n: f"{value:.4g}" for n, value in self.extra.items()}
+
+    def __repr__(self) -> str:
+        (name, mean), *_ = self._figures().items()
+        size = self.values.shape[1]
+        return f"Estimate({name}: {mean}, {size:,} datapoint{'s' * (size != 1)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._figures())
+
     def summary(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
         return {
@@ -93,6 +112,10 @@ class Estimate:
             "repeats": self.values.shape[0],
             **self.extra,
         }
+
+
+def _error(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f" +- {value:.{digits}f}"
 
 
 LogWeights = Callable[[Int[Array, " k"]], Float[Array, "b k"]]

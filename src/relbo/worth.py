@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from relbo._table import html_table
 from relbo.pareto import largest_reliable, smoothed
 
 FEW = 50
@@ -167,6 +168,12 @@ class Posterior:
                 *(f"verdict                 {line}" for line in said),
             ]
         )
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        return html_table({line[:24].strip(): line[24:] for line in self.summary().splitlines()})
 
     def to_arviz(self, *, weighted: bool = False) -> Any:
         """An ArviZ `InferenceData` with one chain: draws, and their log weights as sample statistics.

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 
+import jax.numpy as jnp
 import pytest
 
-from relbo.train.signals import stop_requests
+import relbo
+from relbo.models.toy import PoissonProposal, PoissonTarget
+from relbo.train.signals import answer, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -45,3 +48,35 @@ def test_the_second_signal_ends_at_once():
     assert process.wait(timeout=20) == 143
     process.stdout.close()
     assert time.monotonic() - begin < 2
+
+
+class Pressed(PoissonTarget):
+    """Somebody presses Ctrl-C while the step is traced, and waits for an answer."""
+
+    def log_joint(self, x, z):
+        if not SAID:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(500):
+                if SAID:
+                    break
+                time.sleep(0.01)
+        return super().log_joint(x, z)
+
+
+SAID = []
+
+
+def test_a_request_while_compiling_is_answered_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("relbo.train.fit.LOGGER.warning", SAID.append)
+    pair = relbo.Pair(Pressed(jnp.asarray(2.0)), PoissonProposal(jnp.asarray(0.0)))
+    told = []
+    monkeypatch.setattr("relbo.train.open_run.OpenRun.begin", lambda run: told.extend(SAID))
+    result = relbo.fit(pair, relbo.RLOO(2), jnp.zeros((4, 1)), num_epochs=1, batch_size=2)
+    assert told == ["Ctrl-C: training ends as soon as the step is compiled; a second one ends the process at once."]
+    assert result.stopped == "interrupted" and int(result.state.step) == 0
+
+
+def test_answers():
+    assert answer(signal.SIGTERM, is_compiled=True, is_saved=True) == (
+        "SIGTERM: training ends after the steps under way and is saved; a second one ends the process at once."
+    )

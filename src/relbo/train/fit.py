@@ -6,6 +6,7 @@ Everything is checked, and the step compiled, before anything is written. What a
 
 import dataclasses
 import hashlib
+import logging
 import math
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from jaxtyping import PyTree
 from relbo import bounds
 from relbo._check import checked_estimator, checked_pair, checked_x, num_datapoints, refuse, require, root_key
 from relbo._options import check
+from relbo._table import html_table, text_table
 from relbo.data import Dataset, RowFiles
 from relbo.devices import as_mesh
 from relbo.estimators.base import AbstractEstimator
@@ -34,9 +36,11 @@ from relbo.train.open_run import OpenRun
 from relbo.train.optimizers import as_optimizer
 from relbo.train.sealed import array_digest
 from relbo.train.shards import init_state_on, is_of_rows, make_chunk_on
-from relbo.train.signals import stop_requests
+from relbo.train.signals import answer, stop_requests
 from relbo.train.together import Together, loss_of_a_process
 from relbo.types import Pair, Schedule
+
+LOGGER = logging.getLogger("relbo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +66,25 @@ class FitResult:
     """Why it ended: `finished`, `early` (no better validation bound), `time` (is up) or `interrupted`."""
     signal: int | None = None
     """The signal that interrupted it, SIGINT or SIGTERM."""
+
+    def _figures(self) -> dict[str, str]:
+        last = self.metrics[-1] if self.metrics else {}
+        found = {
+            "bound": f"{last['bound']:.2f} nats at the last record" if last else None,
+            "best validation bound": None if self.best_bound is None else f"{self.best_bound:.2f} nats",
+            "acceptance rate": f"{last['acceptance']:.3f}" if "acceptance" in last else None,
+            "time": f"{last['seconds']:.1f} s" if last else None,
+            "records": f"{len(self.metrics)} in .metrics; parameters in .pair and .best",
+        }
+        return {"training": f"{self.stopped} after {int(self.state.step):,} steps"} | {
+            name: value for name, value in found.items() if value is not None
+        }
+
+    def __repr__(self) -> str:
+        return text_table(self._figures())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._figures())
 
 
 class Source(NamedTuple):
@@ -264,7 +287,11 @@ def fit(
             )
             stack.callback(directory.close)
         run = OpenRun(init_state_on(layout, key_init, pair, estimator, optimizer), directory, layout.mesh)
-        asked = stack.enter_context(stop_requests())
+
+        def say(number: int) -> None:
+            LOGGER.warning(answer(number, is_compiled=run.is_compiled, is_saved=out is not None))
+
+        asked = stack.enter_context(stop_requests(say))
         stack.enter_context(loss_of_a_process(run.safe))
         first = int(run.state.step)
         if first > total:

@@ -59,6 +59,7 @@ class OpenRun:
         self.best: Pair = state.pair
         self.counters = Counters()
         self._warned = False
+        self.is_compiled = False
         self._directory = directory
         self._saved: int | None = None
         self._damaged: list[tuple[int, Damaged]] = []
@@ -100,6 +101,7 @@ class OpenRun:
         """Compiles a chunk, by taking no step; what is wrong with model and estimator shows here."""
         zero = jnp.asarray(0, jnp.int32)
         jax.block_until_ready(chunk(self.state, part.data, part.order, zero, zero))
+        self.is_compiled = True
 
     def advance(self, chunk: Any, part: Part, count: int) -> dict[str, Any]:
         """Takes `count` steps and reports on them."""

@@ -7,7 +7,7 @@ The bytes that the system's handler writes to a pipe are there at once, and a th
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,16 @@ class StopRequest:
         return self.number is not None
 
 
+def answer(number: int, *, is_compiled: bool, is_saved: bool) -> str:
+    """What happens after a first signal, which steps and compilation may keep waiting."""
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    when = "after the steps under way" if is_compiled else "as soon as the step is compiled"
+    return f"{name}: training ends {when}{' and is saved' * is_saved}; a second one ends the process at once."
+
+
 @contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Catches SIGINT and SIGTERM while the context lasts.
+def stop_requests(on_first: Callable[[int], None] = lambda number: None) -> Iterator[StopRequest]:
+    """Catches SIGINT and SIGTERM while the context lasts; `on_first` is told of the first at once, on another thread.
 
     Outside of the main thread, which alone may handle signals, nothing is caught and no stop is ever asked for.
     """
@@ -43,6 +50,7 @@ def stop_requests() -> Iterator[StopRequest]:
                 os._exit(128 + number)  # what is on disk is whole at any moment
             if number in SIGNALS:
                 request.number = int(number)
+                on_first(request.number)
 
     def leave_to_the_watch(number: int, frame: Any) -> None:
         pass
