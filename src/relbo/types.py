@@ -112,7 +112,7 @@ class Info(NamedTuple):
     """
 
     bound: Float[Array, " b"]
-    """Estimate of the bound in nats, NaN where `valid` is false."""
+    """Estimate of the bound in nats; where `valid` is false -inf for a row with impossible draws, else NaN."""
     valid: Bool[Array, " b"]
     """Rows that contributed to the gradient."""
     num_proposals: Int[Array, " b"]

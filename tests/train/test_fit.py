@@ -12,7 +12,7 @@ import pytest
 
 import relbo
 from relbo.data import Dataset
-from relbo.models.toy import PoissonProposal, PoissonTarget
+from relbo.models.toy import PoissonProposal, PoissonTarget, TableModel, TableProposal
 from relbo.train.errors import TrainingError
 from relbo.train.fit import source_of
 from relbo.train.loop import epoch_order, init_state, make_chunk, make_step
@@ -219,6 +219,22 @@ def test_starving_is_told_once_and_ends_the_run_only_after_long(caplog):
     assert watch(0.4, 100, 900, warned=True) == (True, 0)
     with pytest.raises(TrainingError, match="60% of the rows ran out of proposals for 1000 steps"):
         watch(0.6, 100, 900, warned=True)
+
+
+def test_rows_with_impossible_draws_are_left_out_and_told_of_once(caplog):
+    model = TableModel(jnp.asarray([[-1.0, -jnp.inf, -2.5], [-jnp.inf] * 3]), normalise=False)
+    pair = relbo.Pair(model, TableProposal(jnp.zeros((2, 3))))
+    result = relbo.fit(pair, relbo.RLOO(2), jnp.zeros(20, int), num_epochs=3, batch_size=5)
+    told = [record.message for record in caplog.records if "left out" in record.message]
+    assert len(told) == 1 and told[0].startswith(f"{result.metrics[0]['num_left_out']:.0f} rows were left out")
+    assert np.isfinite(result.pair.proposal.table).all() and -3 < result.metrics[-1]["bound"] < 0
+    # nothing is reported as a bound of 0, nor goes on for ever
+    nothing = relbo.fit(pair, relbo.RLOO(2), jnp.ones(20, int), num_epochs=1, batch_size=5)
+    assert nothing.metrics[-1]["bound"] is None and nothing.metrics[-1]["num_left_out"] == 20
+    with pytest.raises(
+        TrainingError, match=r"every row was left out for 1000 steps: .*log p = -inf; choose a proposal"
+    ):
+        watch(0.0, 100, 900, warned=True, all_left_out=True)
 
 
 def test_other_data_or_settings_are_refused_by_name(tmp_path, data, rows, pair):

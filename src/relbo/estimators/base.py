@@ -9,6 +9,7 @@ import abc
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -105,6 +106,19 @@ def plain_info(bound: Float[Array, " b"], num_samples: int) -> Info:
         valid=jnp.ones(bound.shape, bool),
         num_proposals=jnp.full(bound.shape, num_samples, jnp.int32),
     )
+
+
+def without_impossible(info: Info, lost: Bool[Array, " b"]) -> Info:
+    """Rows whose estimate is infinite because a draw is impossible, log p = -inf, are not valid; their bound is -inf.
+
+    NaN is something else: a row whose log p or log q is NaN stays valid, so that whoever trains sees the fault.
+    """
+    return info._replace(bound=jnp.where(lost, -jnp.inf, info.bound), valid=info.valid & ~lost)
+
+
+def normalised(log_w: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """Weights w / sum w of the draws of each row, 0 where all of them are impossible."""
+    return jnp.where(jnp.all(jnp.isneginf(log_w), axis=-1, keepdims=True), 0, jax.nn.softmax(log_w, axis=-1))
 
 
 def mean_over_valid(c: Float[Array, "b k"], valid: Bool[Array, " b"]) -> Float[Array, "b k"]:

@@ -39,6 +39,12 @@ class Signal(NamedTuple):
 
 def surrogate(view: RowView, signals: Signal) -> tuple[Float[Array, " b"], Info]:
     """Linear in the logits and in log p: its gradient is what the signals say, for phi and for theta."""
+    log_w = signals.log_w.reshape(signals.log_w.shape[0], -1)
+    bound = bounds.elbo(log_w)
+    # rows with an impossible draw are left out, and 0 times their infinite signals would be NaN
+    signals = jax.tree.map(
+        lambda leaf: jnp.where(jnp.isneginf(bound).reshape(-1, *[1] * (leaf.ndim - 1)), 0, leaf), signals
+    )
 
     def one(pair: Any, x: PyTree, signal: Signal) -> Array:
         first = jax.tree.map(lambda leaf: leaf[0], signal.z)
@@ -47,8 +53,7 @@ def surrogate(view: RowView, signals: Signal) -> tuple[Float[Array, " b"], Info]
         return for_phi + jnp.mean(jax.vmap(lambda z: pair.model.log_joint(x, z))(signal.z))
 
     values = jnp.mean(view.each(one, signals), axis=-1)
-    log_w = signals.log_w.reshape(values.shape[0], -1)
-    return values, plain_info(bounds.elbo(log_w), log_w.shape[1])
+    return values, plain_info(bound, log_w.shape[1])
 
 
 def hard_draw(pair: Any, x: PyTree, noise: Layers) -> tuple[Layers, Layers, Float[Array, ""]]:

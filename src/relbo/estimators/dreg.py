@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.base import check_num_samples, normalised, plain_info, remember_nothing
 from relbo.estimators.path import AbstractPathEstimator
 from relbo.streams import Streams
 from relbo.types import Batch, EmptyState, Info
@@ -69,6 +69,6 @@ class DReG(AbstractPathEstimator[EmptyState]):
         constant_p, constant_q = view.frozen().log_densities(z)
         path = constant_p - constant_q
         log_w = jax.lax.stop_gradient(path)
-        weights = jax.nn.softmax(log_w, axis=-1)
+        weights = normalised(log_w)
         values = jnp.sum(weights * log_p + jnp.square(weights) * path, axis=-1)
         return values, plain_info(bounds.iwae(log_w), self.num_samples)

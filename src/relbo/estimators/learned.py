@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from relbo._tree import is_finite
 from relbo.models.layers import Affine
 
 Learned = TypeVar("Learned")
@@ -45,7 +46,8 @@ def float_type(pair: PyTree) -> jnp.dtype:
 def adam_step(
     optimiser: optax.GradientTransformation, gradient: Learned, learned: Learned, state: optax.OptState
 ) -> tuple[Learned, optax.OptState]:
-    """One descent step."""
+    """One descent step; none where an impossible draw has made the gradient infinite, which nothing would outlive."""
     with jax.numpy_dtype_promotion("standard"):  # Optax raises a Python float to an integer step count
-        updates, state = optimiser.update(gradient, state, learned)
-    return eqx.apply_updates(learned, updates), state
+        updates, new_state = optimiser.update(gradient, state, learned)
+    taken = eqx.apply_updates(learned, updates), new_state
+    return jax.tree.map(lambda new, old: jnp.where(is_finite(gradient), new, old), taken, (learned, state))

@@ -114,12 +114,16 @@ class NVIL(AbstractScoreEstimator[NVILState]):
         features = draws.extra
         baseline, pull_back = jax.vjp(lambda network: jax.vmap(network.value)(features), state.baseline)
         residual = signal - baseline[:, None]
-        now = jnp.stack([jnp.mean(residual), jnp.var(residual)])
+        # a row without any possible draw, which is left out, says nothing
+        is_row = jnp.broadcast_to(~jnp.isneginf(bound)[:, None], residual.shape)
+        now = jnp.stack([jnp.mean(residual, where=is_row), jnp.var(residual, where=is_row)])
         before = jnp.where(state.has_begun, jnp.stack([state.mean, state.variance]), now)
         centred = (residual - before[0]) / jnp.maximum(1, jnp.sqrt(before[1]))
 
-        (gradient,) = pull_back(-jnp.mean(centred, axis=1) / log_w.shape[0])  # of the mean of half the squares
+        descent = jnp.where(is_row[:, 0], -jnp.mean(centred, axis=1), 0) / log_w.shape[0]  # of half the squares' mean
+        (gradient,) = pull_back(descent)
         network, optimiser = adam_step(optax.adam(self.learning_rate), gradient, state.baseline, state.optimiser)
-        mean, variance = self.decay * before + (1 - self.decay) * now
-        state = NVILState(network, optimiser, mean, variance, jnp.ones((), bool))
+        old = jnp.stack([state.mean, state.variance])
+        mean, variance = jnp.where(jnp.any(is_row), self.decay * before + (1 - self.decay) * now, old)
+        state = NVILState(network, optimiser, mean, variance, state.has_begun | jnp.any(is_row))
         return Weights(normalised, centred), state, plain_info(bound, self.num_samples)

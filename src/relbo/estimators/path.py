@@ -12,7 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from relbo.estimators.base import AbstractEstimator, State, check_rows, mean_over_valid
+from relbo.estimators.base import AbstractEstimator, State, check_rows, mean_over_valid, without_impossible
 from relbo.streams import Streams, split_streams
 from relbo.types import AnyPair, Batch, Info
 from relbo.view import AbstractView, freeze, view_for
@@ -32,7 +32,11 @@ class AbstractPathEstimator(AbstractEstimator[State], Generic[State]):
 
     @abc.abstractmethod
     def surrogate(self, view: Any, draws: PyTree) -> tuple[Float[Array, " b"], Info]:
-        """A number for each datapoint; the gradient of its mean over valid rows is the estimate."""
+        """A number for each datapoint; the gradient of its mean over valid rows is the estimate.
+
+        Rows whose bound is -inf are left out of the mean; what multiplies log p or log q there must be finite all the
+        same, since 0 times it is a part of the gradient.
+        """
 
     def estimate(self, key: PRNGKeyArray, pair: AnyPair, state: State, batch: Batch) -> tuple[Any, State, Info]:
         """One estimate of the ascent gradient of the mean bound over the valid rows of the batch."""
@@ -43,6 +47,7 @@ class AbstractPathEstimator(AbstractEstimator[State], Generic[State]):
 
         def total(p: AnyPair) -> tuple[Array, Info]:
             values, info = self.surrogate(view.at(p), draws)
+            info = without_impossible(info, jnp.isneginf(info.bound))
             return jnp.sum(mean_over_valid(values[:, None], info.valid)), info
 
         grads, info = eqx.filter_grad(total, has_aux=True)(pair)

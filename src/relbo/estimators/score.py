@@ -12,7 +12,7 @@ from typing import Any, Generic
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from relbo.estimators.base import AbstractEstimator, State, check_rows, mean_over_valid
+from relbo.estimators.base import AbstractEstimator, State, check_rows, mean_over_valid, without_impossible
 from relbo.streams import Streams, split_streams
 from relbo.types import AnyPair, Batch, Draws, Info, Weights
 from relbo.view import AbstractView, view_for
@@ -42,6 +42,9 @@ class AbstractScoreEstimator(AbstractEstimator[State], Generic[State]):
         check_rows(state, batch)
         draws, state = self.draw(split_streams(key), view, state, batch)
         weights, state, info = self.weigh(draws, state, batch)
+        is_finite = jnp.all(jnp.isfinite(jnp.stack(weights)), axis=(0, 2)) & jnp.isfinite(info.bound)
+        # the least of them is NaN where one is
+        info = without_impossible(info, info.valid & ~is_finite & jnp.isneginf(jnp.min(draws.log_p, axis=1)))
         mean = Weights(*[mean_over_valid(c, info.valid) for c in weights])
         return draws.pull_back(mean), state, info
 

@@ -5,7 +5,9 @@ With f_k = log p(x, z_k) - log q(z_k | x), L = log mean_k exp f_k and w = softma
     c^p_k = w_k,    c^q_k = L - L_(-k) - w_k,
 
 where L_(-k) is L with exp f_k replaced by the geometric or the arithmetic mean of the other weights. Both are
-functions of the other draws alone, hence unbiased; the paper recommends the geometric one.
+functions of the other draws alone, hence unbiased; the paper recommends the geometric one. Where none of the others is
+possible, w = 0, it is 0: a row counts if one of its draws is possible, so there the score of the only one has no mean
+of 0, and any other control would be a bias.
 
 Reference:
     Mnih and Rezende (2016), "Variational inference for Monte Carlo objectives", https://arxiv.org/abs/1602.06725,
@@ -78,11 +80,16 @@ def geometric_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
     itself = jnp.eye(f.shape[-1], dtype=bool)
     # summed without f_k rather than less f_k, which may be -inf
     others = jnp.sum(jnp.where(itself, 0, f[:, None, :]), axis=-1) / (f.shape[-1] - 1)
-    return bounds.iwae(jnp.where(itself, others[:, :, None], f[:, None, :]))
+    return or_nothing(bounds.iwae(jnp.where(itself, others[:, :, None], f[:, None, :])))
 
 
 def arithmetic_without(f: Float[Array, "b k"]) -> Float[Array, "b k"]:
     """L_(-k), the bound with w_k replaced by the mean of the other weights: the bound of the others alone."""
     size = f.shape[-1]
     others = jnp.where(jnp.eye(size, dtype=bool), -jnp.inf, f[:, None, :])
-    return bounds.iwae(others) + jnp.log(jnp.asarray(size / (size - 1), f.dtype))
+    return or_nothing(bounds.iwae(others) + jnp.log(jnp.asarray(size / (size - 1), f.dtype)))
+
+
+def or_nothing(without: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """L_(-k), and no control at all where none of the other draws is possible and it would be -inf."""
+    return jnp.where(jnp.isneginf(without), 0, without)

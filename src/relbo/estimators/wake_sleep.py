@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
-from relbo.estimators.base import check_num_samples, plain_info, remember_nothing
+from relbo.estimators.base import check_num_samples, normalised, plain_info, remember_nothing
 from relbo.estimators.path import AbstractPathEstimator
 from relbo.streams import Streams
 from relbo.types import Batch, EmptyState, Info
@@ -66,5 +66,5 @@ class WakeSleep(AbstractPathEstimator[EmptyState]):
         log_p, log_q = view.log_densities(awake)
         log_w = jax.lax.stop_gradient(log_p - log_q)
         asleep = view.each(lambda pair, _, x, z: pair.proposal.log_prob(z, x), dreamt_x, dreamt_z)
-        wake = jnp.sum(jax.nn.softmax(log_w, axis=-1) * log_p, axis=-1)
+        wake = jnp.sum(normalised(log_w) * log_p, axis=-1)
         return wake + jnp.mean(asleep, axis=-1), plain_info(bounds.iwae(log_w), self.num_samples)

@@ -203,10 +203,12 @@ def _info(programs: tuple, data: tuple[tuple, dict[str, Any]], values: tuple[Arr
 def mean_bound(info: Info, num_shared: int) -> Float[Array, " m"]:
     """Mean bound over the valid rows of each draw of the shared latents; over all rows where a draw has none.
 
-    NaN, for not known, where no row at all is valid.
+    -inf, as the ELBO is, where a row was left out because of impossible draws; NaN, for not known, where no row at all
+    is valid.
     """
-    bound = jnp.where(info.valid, info.bound, 0).reshape(num_shared, -1)
-    count = jnp.sum(info.valid.reshape(num_shared, -1), axis=1).astype(bound.dtype)
+    known = info.valid | jnp.isneginf(info.bound)
+    bound = jnp.where(known, info.bound, 0).reshape(num_shared, -1)
+    count = jnp.sum(known.reshape(num_shared, -1), axis=1).astype(bound.dtype)
     overall = jnp.sum(bound) / jnp.sum(count)
     return jnp.where(count > 0, jnp.sum(bound, axis=1) / jnp.maximum(count, 1), overall)
 

@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
     num_steps: Int[Array, ""]
     """Steps taken; the last one is the faulty one if there was a fault."""
     bound: Float[Array, ""]
-    """Mean bound over valid rows, in nats."""
+    """Mean bound over valid rows, in nats; NaN if there was none."""
     num_proposals: Float[Array, ""]
     """Proposals paid for, in total."""
     num_left_out: Float[Array, ""]
@@ -200,9 +200,8 @@ def steps_of(step: Step, batch_size: int) -> Callable[..., tuple[TrainState, Chu
 
         done, arrays, total, fault = jax.lax.while_loop(go_on, body, (jnp.zeros_like(count), arrays, zero, no_fault))
         steps = jnp.maximum(done, 1).astype(total["bound"].dtype)
-        valid = jnp.maximum(total["valid"], 1)
         extra = {name: value / steps for name, value in total["extra"].items()}
-        report = Chunk(done, total["bound"] / valid, total["proposals"], total["left_out"], extra, fault)
+        report = Chunk(done, total["bound"] / total["valid"], total["proposals"], total["left_out"], extra, fault)
         return eqx.combine(arrays, static), report
 
     return chunk

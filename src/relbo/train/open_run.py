@@ -1,6 +1,7 @@
 """What a run carries from chunk to chunk, and how it gets to and from its directory."""
 
 import dataclasses
+import math
 import time
 import warnings
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from relbo.train.errors import Damaged, RunWarning, TrainingError, runtime_messa
 from relbo.train.feed import Part
 from relbo.train.log import MetricsLog
 from relbo.train.loop import Chunk, TrainState
-from relbo.train.starving import watch
+from relbo.train.starving import LOGGER, left_out_message, watch
 from relbo.types import Pair
 
 SCALE_LOST = 1e4
@@ -58,8 +59,7 @@ class OpenRun:
         self._mesh = mesh
         self.best: Pair = state.pair
         self.counters = Counters()
-        self._warned = False
-        self.is_compiled = False
+        self._warned = self._told = self.is_compiled = False
         self._directory = directory
         self._saved: int | None = None
         self._damaged: list[tuple[int, Damaged]] = []
@@ -117,7 +117,16 @@ class OpenRun:
         self._refuse_fault(step + int(report.num_steps), report)
         self.state = state
         share = float(report.extra.get("exhausted", 0.0))
-        self._warned, self.counters.starved = watch(share, count, self.counters.starved, warned=self._warned)
+        if report.num_left_out > 0 and not self._told:
+            LOGGER.warning(left_out_message(int(report.num_left_out), int(state.step)))
+            self._told = True
+        self._warned, self.counters.starved = watch(
+            share,
+            count,
+            self.counters.starved,
+            warned=self._warned,
+            all_left_out=math.isnan(float(report.bound)),
+        )
         self.counters.num_proposals += float(report.num_proposals)
         return {
             "step": int(self.state.step),
@@ -143,9 +152,9 @@ class OpenRun:
             advice = "Lower the learning rate, or look for log p = -inf in the model."
             self._stop(f"at step {step}", f"{' and '.join(found)} is not finite. {advice}")
         bound = float(report.bound)
-        if self.counters.first_bound is None:
+        if self.counters.first_bound is None and not math.isnan(bound):
             self.counters.first_bound = bound
-        if bound < -SCALE_LOST * max(1.0, abs(self.counters.first_bound)):
+        if self.counters.first_bound is not None and bound < -SCALE_LOST * max(1.0, abs(self.counters.first_bound)):
             self._stop(
                 f"by step {step}",
                 f"the bound has lost all scale, it was {self.counters.first_bound:.4g} at first and is {bound:.4g}. "

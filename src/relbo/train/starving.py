@@ -1,4 +1,4 @@
-"""Rows that run out of proposals: from when on to say so, and from when on to stop."""
+"""Rows that run out of proposals, or are left out: from when on to say so, and from when on to stop."""
 
 import logging
 
@@ -19,7 +19,17 @@ def starving_message(share: float) -> str:
     )
 
 
-def watch(share: float, num_steps: int, starved: int, *, warned: bool) -> tuple[bool, int]:
+def left_out_message(num_rows: int, step: int) -> str:
+    """What to tell the user of rows that are not valid."""
+    return (
+        f"{num_rows} rows were left out of the gradient in the steps up to {step}: the model holds draws of theirs to "
+        "be impossible, log p = -inf, so their bound is -inf, and the gradient is that of the others alone. Choose a "
+        "proposal that stays inside the support of the model, VRS, which rejects such draws, or a bound of several "
+        "draws (VIMCO), of which one has to be possible."
+    )
+
+
+def watch(share: float, num_steps: int, starved: int, *, warned: bool, all_left_out: bool = False) -> tuple[bool, int]:
     """Warns once when more than 1% of the rows run out, and stops when most do for a thousand steps.
 
     Args:
@@ -27,6 +37,7 @@ def watch(share: float, num_steps: int, starved: int, *, warned: bool) -> tuple[
         num_steps: how many steps.
         starved: steps before them, without a break, in which most rows ran out.
         warned: whether the user was told before.
+        all_left_out: whether no row had a part in the gradient of these steps.
 
     Returns:
         `warned` and `starved` after these steps.
@@ -34,7 +45,12 @@ def watch(share: float, num_steps: int, starved: int, *, warned: bool) -> tuple[
     if share > WORTH_A_WARNING and not warned:
         LOGGER.warning(starving_message(share))
         warned = True
-    starved = starved + num_steps if share > 0.5 else 0
+    starved = starved + num_steps if share > 0.5 or all_left_out else 0
+    if starved >= TOO_LONG and all_left_out:
+        raise TrainingError(
+            f"training stopped because every row was left out for {starved} steps: the model holds their draws to be "
+            "impossible, log p = -inf; choose a proposal that draws inside the support of the model."
+        )
     if starved >= TOO_LONG:
         raise TrainingError(
             f"training stopped because {share:.0%} of the rows ran out of proposals for {starved} steps: raise the "
