@@ -1,9 +1,13 @@
 """Bounds and the estimates inside them, against enumeration."""
 
+import math
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from helpers import Impossible, table_pair
 
@@ -86,6 +90,24 @@ def test_log_z_unbiased(size, extra):
         prob = np.concatenate([scipy.stats.binom.pmf(accepted, budget, rate), law.pmf(beyond)])
         np.testing.assert_allclose(prob.sum(), 1, rtol=1e-12)
         np.testing.assert_allclose(np.sum(prob * log_z), np.log(rate), rtol=1e-8)
+
+
+@pytest.mark.parametrize("size, budget", [(1, 1), (1, 7), (2, 6), (5, 20), (17, 60)])
+def test_log_z_within_the_budget_is_the_mean_over_where_the_last_needed_acceptance_stood(size, budget):
+    # given K of N accepted, the S-th of them stood at n with probability C(n-1, S-1) C(N-n, K-S) / C(N, K)
+    def mean(k):
+        at = range(size, budget - k + size + 1)
+        prob = [math.comb(n - 1, size - 1) * math.comb(budget - n, k - size) / math.comb(budget, k) for n in at]
+        return np.dot(prob, scipy.special.digamma(size) - scipy.special.digamma(at))
+
+    wanted = [mean(k) for k in range(size, budget + 1)]
+    np.testing.assert_allclose(bounds._within_budget(size, budget), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_log_z_of_a_large_budget_costs_nothing():
+    start = time.process_time()
+    assert bounds._within_budget(2, 1_000_000)[0] == pytest.approx(1.5 - np.log(1e6) - np.euler_gamma)
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("extra", [0, 1, 4])

@@ -67,6 +67,18 @@ def test_one_compilation_per_shape(threshold):
     assert len(traces) == 2
 
 
+@pytest.mark.parametrize("threshold", [relbo.Rate(0.5, 10), relbo.Quantile(0.5, 10, None), relbo.Quantile(0.5, 10, 2)])
+def test_a_step_with_all_rows_leaves_a_state_of_the_types_that_it_found(threshold):
+    # a weakly typed array is another type to JAX, and its loss another compilation: that of every `jit(svi.update)`
+    estimator, pair = relbo.VRS(2, threshold), table_pair(0)
+    state = estimator.init(jax.random.key(0), pair, 2)
+    assert not any(jnp.asarray(leaf).aval.weak_type for leaf in jax.tree.leaves(state))
+    step, traces = counted(lambda key, state: estimator.estimate(key, pair, state, batch_of([0, 1]))[1])
+    shapes = jax.eval_shape(step, jax.random.key(1), state)
+    jax.eval_shape(step, jax.random.key(1), jax.eval_shape(step, jax.random.key(1), shapes))
+    assert len(traces) == 1
+
+
 SETTINGS = {
     "T": [relbo.VRS(2, threshold=t) for t in (8.0, -2.0)],
     "rate": [relbo.VRS(2, rate=rate) for rate in (0.9, 0.2)],

@@ -219,6 +219,21 @@ def test_bad_settings(pair, bounds, change, message):
     assert str(error.value) == message
 
 
+def test_datapoints_that_run_out_are_named():
+    # x = 0 and 2 accept a tenth, x = 1 nothing; -inf, rejected and NaN are not the same
+    table = jnp.asarray([[0.0, 0.0], [-60.0, -jnp.inf], [0.0, 0.0]])
+    pair = relbo.Pair(TableModel(table, normalise=False), TableProposal(jnp.zeros((3, 2))))
+    with pytest.raises(RuntimeError) as error:
+        relbo.evaluate(pair, np.arange(3), "rs:3", key=jax.random.key(0), threshold=-2.0, max_rounds=50)
+    assert str(error.value) == (
+        "rs:3 was exhausted: datapoint 1 drew max_rounds * k = 50 * 3 proposals without 3 acceptances. Raise the "
+        "threshold T (or gamma, or the target rate), increase max_rounds, or evaluate an IS bound instead."
+    )
+    bad = relbo.Pair(TableModel(table.at[1].set(jnp.nan), normalise=False), pair.proposal)
+    with pytest.raises(Exception, match=r"log p is NaN"):
+        relbo.evaluate(bad, np.arange(3), "rs:3", key=jax.random.key(0), rate=0.5, max_rounds=50)
+
+
 def test_no_data(pair):
     with pytest.raises(ValueError, match="the same number of datapoints, at least one"):
         relbo.evaluate(pair, X[:0], key=jax.random.key(0))

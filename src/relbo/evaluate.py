@@ -196,8 +196,8 @@ def _solve(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
     return settings.threshold.solve(log_w, settings.acceptance)
 
 
-def _resampled(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
-    # RS-k of each datapoint; the draws of a block share one key
+def _resampled(settings: _Resampling, rows: _Rows) -> Float[Array, "2 b"]:
+    # RS-k of each datapoint, and whether it ran out; the draws of a block share one key
     (t,), (log_z,) = rows.t, rows.log_z
     accepted = draw_accepted(
         view_of(settings.pair, rows.x),
@@ -206,9 +206,22 @@ def _resampled(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
         settings.acceptance,
         num_samples=settings.k,
         max_rounds=settings.max_rounds,
+        throw=False,
     )
     log_p, log_q = accepted.log_probs
-    return bound_functions.rs(log_p - log_q, t, log_z, settings.acceptance)
+    values = bound_functions.rs(log_p - log_q, t, log_z, settings.acceptance)
+    return jnp.stack([values, accepted.exhausted.astype(values.dtype)])
+
+
+def _refuse_exhausted(name: str, settings: _Resampling, exhausted: np.ndarray) -> None:
+    out = np.flatnonzero(exhausted)
+    if out.size:
+        which = f"datapoint {out[0]}" + f" and {out.size - 1} more" * (out.size > 1)
+        raise RuntimeError(
+            f"{name} was exhausted: {which} drew max_rounds * k = {settings.max_rounds} * {settings.k} proposals "
+            f"without {settings.k} acceptances. Raise the threshold T (or gamma, or the target rate), increase "
+            "max_rounds, or evaluate an IS bound instead."
+        )
 
 
 def evaluate(
@@ -306,7 +319,9 @@ def evaluate(
             values[name].append(value)
         for each, log_z in zip(rejections, found[len(plain) :], strict=True):
             rows = _Rows(row_keys(key_accept, total), x, (each.t,), (jnp.asarray(log_z),))
-            values[each.name].append(by_blocks(_resampled, each.settings, rows, RS_ROWS, each.settings.k))
+            bound_of_rows, exhausted = by_blocks(_resampled, each.settings, rows, RS_ROWS, each.settings.k)
+            _refuse_exhausted(each.name, each.settings, exhausted)
+            values[each.name].append(bound_of_rows)
             log_zs[each.name].append(log_z)
     estimates = {name: Estimate(name, np.stack(values[name])) for name in names}
     for each in rejections:

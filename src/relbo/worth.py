@@ -219,7 +219,7 @@ class Posterior:
         if not np.isfinite(self.log_evidence_error[row]):
             return "q may miss the tails: draw more proposals to know"
         if self.kl[row] > FAR:
-            return "weighed expectations are fine, but r is not yet the posterior: lower the rate"
+            return "weighed expectations are fine, but r is not yet the posterior: lower the rate or the floor"
         return "fine"
 
 

@@ -117,15 +117,16 @@ class FollowState(NamedTuple):
 def start(num_data: int) -> FollowState:
     """No row has been visited."""
     require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
+    dtype = jnp.result_type(float)  # said, or the arrays are weakly typed up to the first step: a second compilation
     return FollowState(
-        value=jnp.full(num_data, jnp.nan),
+        value=jnp.full(num_data, jnp.nan, dtype),
         mean=jnp.zeros(num_data),
         error=jnp.zeros(num_data),
         common=jnp.zeros(num_data),
         variance=jnp.ones(num_data),
         visits=jnp.zeros(num_data, jnp.int32),
         visited=jnp.zeros(num_data, jnp.int32),
-        target=jnp.full(num_data, 0.5),
+        target=jnp.full(num_data, 0.5, dtype),
         lead=jnp.zeros(()),
         spread=jnp.ones(()),
         drift=jnp.zeros(()),

@@ -81,7 +81,7 @@ class Quantile(AbstractThreshold[Any]):
             return follow.start(num_data)
         require(is_int(num_data, at_least=1), "num_data", "an integer >= 1", num_data)
         never = jnp.full(num_data, -1, jnp.int32)
-        return QuantileState(jnp.full(num_data, jnp.inf), never, jnp.zeros((), jnp.int32))
+        return QuantileState(jnp.full(num_data, jnp.inf, jnp.result_type(float)), never, jnp.zeros((), jnp.int32))
 
     def read(self, state: Any, index: Int[Array, " b"]) -> Reading:
         """T of the rows; those not visited since the last common refresh are due."""
