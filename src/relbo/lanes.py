@@ -58,6 +58,8 @@ class Places(NamedTuple):
     position: Int[Array, "b k"]
     z: PyTree[Shaped[Array, "b k ..."]]
     """The draws themselves."""
+    by_score: bool | Bool[Array, ""] = False
+    """Whether c^q weighs grad log q at fixed z instead."""
 
 
 def widths_for(num_rows: int, num_samples: int) -> tuple[int, ...]:

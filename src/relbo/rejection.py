@@ -232,13 +232,14 @@ def accepted_draws(
     max_rounds: int,
     throw: bool = True,
     along_path: bool = False,
+    by_score: bool | Bool[Array, ""] = False,
 ) -> Draws:
     """Accepted draws with the way to a gradient; `extra` is the `Accepted`. Rows that run out raise or fall back.
 
     The first round is evaluated once: its values serve the accept test, its pull-back the gradient. What was accepted
     later is evaluated again, in blocks, as many as there are. The gradient is that of `view.scored` or, `along_path`,
     of `view.along`; to rows that reject nothing, T = +inf, the latter adds - sum_k grad log q(z_k | x) / N over their
-    first N proposals, which has mean 0.
+    first N proposals, which has mean 0. Where `by_score` holds the gradient is that of `view.scored` all the same.
 
     Example:
         >>> streams, t = relbo.Streams(*jax.random.split(key, 3)), jnp.zeros(4)
@@ -248,7 +249,7 @@ def accepted_draws(
         True
     """
     if along_path:
-        z, first, pull_first = view.along(view.noise(streams.propose, num_proposals))
+        z, first, pull_first = view.along(view.noise(streams.propose, num_proposals), by_score=by_score)
     else:
         with jax.named_scope("propose"):
             z = view.draw(streams.propose, num_proposals)
@@ -270,7 +271,8 @@ def accepted_draws(
     def pull_back(weights: Weights) -> Any:
         in_first = Weights(*[c[:, :num_proposals] for c in weights])
         # where nothing is rejected the c^p of a row add up to its weight in the mean
-        whole = jnp.where(jnp.isposinf(t), jnp.sum(weights.model, axis=1) / num_proposals, 0)
+        rejects_nothing = jnp.isposinf(t) & jnp.logical_not(by_score)
+        whole = jnp.where(rejects_nothing, jnp.sum(weights.model, axis=1) / num_proposals, 0)
         score = jnp.broadcast_to(-whole[:, None], in_first.proposal.shape)
         with jax.named_scope("pull_back"):
             grads = pull_first(in_first, score) if along_path else pull_first(in_first)
@@ -281,7 +283,8 @@ def accepted_draws(
         start, places = Begun(grads, finite), accepted.z
         if along_path:
             kept = jax.lax.cond(finite, lambda: grads, lambda: _score(view, z, score))
-            start, places = Begun(kept, jnp.ones((), bool)), Places(streams.propose, accepted.position, accepted.z)
+            start = Begun(kept, jnp.ones((), bool))
+            places = Places(streams.propose, accepted.position, accepted.z, by_score)
         with jax.named_scope("late_gradient"):
             return view.gradient(places, weights, todo, start, view.late_width(num_samples, num_proposals))
 

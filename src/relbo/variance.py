@@ -12,6 +12,7 @@ proposals is spent would leave, times that budget.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from relbo._check import is_int, require
 from relbo.estimators.base import AbstractEstimator
 from relbo.types import Batch, Pair
+from relbo.view import view_of
 
 
 class Moments(NamedTuple):
@@ -193,3 +195,41 @@ def noise_of(mean: PyTree, variance: PyTree, num_proposals: Float[Array, ""]) ->
     total = jnp.sum(jnp.stack([jnp.sum(v) for v in jax.tree.leaves(variance)] or [jnp.zeros(())]))
     signal = jnp.sum(jnp.stack([jnp.sum(jnp.square(m)) for m in jax.tree.leaves(mean)] or [jnp.zeros(())]))
     return Noise(total, total * num_proposals, jnp.sqrt(signal / total))
+
+
+def support_moves(key: PRNGKeyArray, pair: Pair, x: PyTree, num_draws: int = 100) -> bool:
+    """Whether the support of q is seen to depend on phi, so that all but `Pathwise()` are biased.
+
+    Phi is moved a little to either side along a random direction, so far that log q changes by some .05. Then draws of
+    q_phi must stay possible, and q_(phi + d) / q_phi must have mean 1, to 6 standard errors: it has not where draws of
+    the moved q are impossible under q_phi, nor where log q is not normalised.
+
+    Example:
+        >>> support_moves(key, gaussian, x)
+        False
+    """
+    key_draw, key_direction = jax.random.split(key)
+    view = view_of(pair, x)
+    params, static = eqx.partition(pair.proposal, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key_direction, max(len(leaves), 1))
+    steps = [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
+
+    @jax.jit
+    def measure() -> tuple[Array, Array, Array]:
+        z = view.draw(key_draw, num_draws)
+
+        def log_q(size: Array) -> Array:
+            moved = [v + size.astype(v.dtype) * d for v, d in zip(leaves, steps, strict=True)]
+            proposal = eqx.combine(jax.tree.unflatten(structure, moved), static)
+            return view.at(Pair(pair.model, proposal)).log_densities(z).log_q
+
+        here, slope = jax.jvp(log_q, (jnp.zeros(()),), (jnp.ones(()),))
+        size = 0.05 / jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(slope))), 1)
+        ratios = jnp.exp(jnp.stack([log_q(size), log_q(-size)]) - here[None]).reshape(2, -1)
+        error = jnp.std(ratios, axis=1) / jnp.sqrt(1.0 * ratios.shape[1])
+        return jnp.min(ratios), jnp.mean(ratios, axis=1), error
+
+    least, mean, error = measure()
+    # what rounding does to sums of many terms is no bias
+    return bool((least == 0) | jnp.any(jnp.abs(mean - 1) > 6 * error + 1e-3))

@@ -125,18 +125,20 @@ class AbstractView(eqx.Module):
         log_probs, pull = eqx.filter_vjp(lambda pair: self.at(pair).log_densities(z), self.pair)
         return log_probs, lambda weights: pull(LogProbs(*[computed_once(c) for c in weights]))[0]
 
-    def along(self, noise: PyTree) -> tuple[PyTree, LogProbs, Callable[..., Any]]:
+    def along(self, noise: PyTree, *, by_score: bool | Bool[Array, ""] = False) -> tuple[PyTree, LogProbs, Any]:
         """Draws from their noise, log densities, and the way from weights to a gradient along the path of the draws.
 
         c^p weighs the gradient of log p at fixed z, c^q that of log w = log p - log q in z, its parameters held fixed,
-        times the derivative of z in the parameters. A second argument may weigh that of log q at fixed z.
+        times that of z; where `by_score` holds, that of log q at fixed z, which else a second argument may weigh.
         """
         z, pull_z = eqx.filter_vjp(lambda pair: self.at(pair).transform(noise), self.pair)
         log_probs, pull = eqx.filter_vjp(lambda pair, z: self.at(pair).log_densities(z), self.pair, z)
 
         def pull_back(weights: Weights, score: Float[Array, "b k"] | None = None) -> Any:
-            at_fixed_z, _ = pull(LogProbs(weights.model, jnp.zeros_like(weights.proposal) if score is None else score))
-            _, in_z = pull(LogProbs(weights.proposal, -weights.proposal))
+            path = jnp.where(by_score, 0, weights.proposal)
+            at_z = jnp.where(by_score, weights.proposal, 0 if score is None else score)
+            at_fixed_z, _ = pull(LogProbs(weights.model, at_z))
+            _, in_z = pull(LogProbs(path, -path))
             return tree_add(at_fixed_z, pull_z(in_z)[0])
 
         return jax.lax.stop_gradient(z), log_probs, pull_back
@@ -218,7 +220,7 @@ class RowView(AbstractView):
             view = RowView(self.pair, jax.tree.map(lambda leaf: leaf[row], self.x))
             if isinstance(z, Places):
                 keys = stream_keys(z.key, row, z.position[row, slot])[:, None]
-                *_, pull = view.along(jax.vmap(jax.vmap(self._noise))(keys))
+                *_, pull = view.along(jax.vmap(jax.vmap(self._noise))(keys), by_score=z.by_score)
             else:
                 _, pull = view.scored(jax.tree.map(lambda leaf: leaf[row, slot][:, None], z))
             own = Weights(*[jnp.where(is_todo, w[row, slot], 0)[:, None] for w in weights])
@@ -312,7 +314,7 @@ class BatchView(AbstractView):
     def gradient(self, z: PyTree | Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int) -> Any:
         """Blocks of columns, each row's own draws moved to the front; or columns of the streams."""
         if isinstance(z, Places):
-            return self._gradient_along(z, weights, todo, start, width)
+            return self._along(z, weights, todo, start, width)
         counts = jnp.sum(todo, axis=1, dtype=jnp.int32)
         most = jnp.max(counts)
         # 0 times an infinite derivative is NaN: a row with nothing to do repeats a draw of its own that has a weight,
@@ -331,16 +333,14 @@ class BatchView(AbstractView):
 
         return sum_in_blocks(block, start, most, width)
 
-    def _gradient_along(
-        self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int
-    ) -> Any:
+    def _along(self, places: Places, weights: Weights, todo: Bool[Array, "b k"], start: Begun, width: int) -> Any:
         # the noise of a column is one for all rows: every position at which some row has a draw to do is run whole
         def block(first: Array) -> Any:
             spare = one_weighed(places.z, (weights.model != 0) | (weights.proposal != 0))
             column = first + jnp.arange(width, dtype=jnp.int32)
             is_own = (places.position[:, :, None] == column[None, None]) & todo[:, :, None]
             noise = jax.lax.stop_gradient(self.pair.noise(places.key, self.x, column))
-            *_, pull = self.along(Partly(noise, jnp.any(is_own, axis=1), spare))
+            *_, pull = self.along(Partly(noise, jnp.any(is_own, axis=1), spare), by_score=places.by_score)
             return pull(Weights(*[jnp.sum(jnp.where(is_own, w[:, :, None], 0), axis=1) for w in weights]))
 
         def all_blocks() -> Any:

@@ -38,6 +38,11 @@ class AbstractEstimator(eqx.Module, Generic[State]):
     """Where the estimator comes from."""
 
     @property
+    def follows_support(self) -> bool:
+        """Whether the estimate is right also where the support of q depends on phi."""
+        return False
+
+    @property
     @abc.abstractmethod
     def bound(self) -> AbstractBound:
         """The bound that is ascended."""

@@ -6,7 +6,8 @@ With z_k = transform(noise_k, x; phi), f_k = log p(x, z_k) - log q(z_k | x) and 
     phi     sum_k w_k^2 (df_k/dz_k) (dz_k/dphi).
 
 Phi is not differentiated inside log q: that score term is reparameterised a second time, which turns w_k into w_k^2.
-The signal-to-noise ratio then grows with K instead of falling.
+The signal-to-noise ratio then grows with K instead of falling. That takes an integration by parts, which misses a
+boundary term where p has an edge inside the support of q (`vrs_path.py`), so an impossible draw is refused.
 
 References:
     Tucker et al. (2019), "Doubly reparameterized gradient estimators for Monte Carlo objectives",
@@ -22,11 +23,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from relbo import bounds
+from relbo._check import refuse_if
 from relbo.estimators.base import check_num_samples, normalised, plain_info, remember_nothing
 from relbo.estimators.path import AbstractPathEstimator
 from relbo.streams import Streams
 from relbo.types import Batch, EmptyState, Info
 from relbo.view import AbstractView, Needs, freeze
+
+EDGE = (
+    "DReG: log p is -inf at a draw, so p has an edge inside the support of q, where its gradient in phi is biased. Use "
+    "VIMCO, or a proposal with the support of p."
+)
 
 
 class DReG(AbstractPathEstimator[EmptyState]):
@@ -67,6 +74,8 @@ class DReG(AbstractPathEstimator[EmptyState]):
         z = view.transform(draws)
         log_p, _ = view.log_densities(freeze(z))
         constant_p, constant_q = view.frozen().log_densities(z)
+        edge = jnp.any(jnp.isneginf(constant_p))
+        constant_p = refuse_if(constant_p, edge, EDGE)
         path = constant_p - constant_q
         log_w = jax.lax.stop_gradient(path)
         weights = normalised(log_w)

@@ -5,7 +5,8 @@ With z_k = transform(noise_k, x; phi),
     grad mean_k [log p(x, z_k) - log q(z_k | x)],
 
 through z_k and, in phi, also through log q itself. The latter part has mean zero; without it (`drop_score`) the
-gradient is still unbiased, and free of noise where q is the posterior.
+gradient is still unbiased, and free of noise where q is the posterior. With it the gradient is right even for a q whose
+support moves with phi: the integrand is a smooth function of phi at every noise.
 
 References:
     Kingma and Welling (2014), "Auto-encoding variational Bayes", https://arxiv.org/abs/1312.6114.
@@ -53,6 +54,11 @@ class Pathwise(AbstractPathEstimator[EmptyState]):
         check_num_samples(self, self.num_samples, 1)
 
     init = remember_nothing
+
+    @property
+    def follows_support(self) -> bool:
+        """Where nothing of the derivative is left out."""
+        return not self.drop_score
 
     def draw(self, streams: Streams, view: AbstractView, state: EmptyState, batch: Batch) -> tuple[PyTree, EmptyState]:
         """K noises for each datapoint."""

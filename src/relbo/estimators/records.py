@@ -45,6 +45,8 @@ class VRSState(NamedTuple):
     """State of the threshold."""
     tally: Tally
     """How often rows ran out."""
+    edge: Bool[Array, ""] | None = None
+    """Whether an impossible proposal has been seen, log p = -inf; only of an estimator that goes along the path."""
 
 
 class VRSInfo(NamedTuple):

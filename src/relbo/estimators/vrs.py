@@ -42,7 +42,8 @@ from relbo.view import AbstractView, Needs, check_needs
 class AbstractVRS(AbstractScoreEstimator[VRSState]):
     """Variational rejection sampling, with the settings that `VRS` documents; a file supplies `for_phi`.
 
-    A variant that needs a path weighs d/dz log w . dz/dphi, any other grad log q.
+    A variant that needs a path weighs d/dz log w . dz/dphi, any other grad log q. The former takes the weights of `VRS`
+    for grad log q from the step after its first impossible proposal on, since p has an edge there (`vrs_path.py`).
 
     Example:
         >>> class Raw(relbo.AbstractVRS):
@@ -94,7 +95,8 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
     def init(self, key: PRNGKeyArray, pair: AnyPair, num_data: int) -> VRSState:
         """Thresholds before the first step."""
         check_needs(self, pair)
-        return VRSState(self.threshold.init(num_data), Tally.zero())
+        edge = jnp.zeros((), bool) if self.needs is Needs.PATH else None
+        return VRSState(self.threshold.init(num_data), Tally.zero(), edge)
 
     def draw(self, streams: Streams, view: AbstractView, state: VRSState, batch: Batch) -> tuple[Draws, VRSState]:
         """Accepted draws for each row, under thresholds that these draws do not influence."""
@@ -110,13 +112,14 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
             max_rounds=self.max_rounds,
             throw=self.throw,
             along_path=self.needs is Needs.PATH,
+            by_score=False if state.edge is None else state.edge,
         )
         first = slice(self.num_proposals)  # iid from q whatever happens to them
         log_w = log_odds_of(draws.log_p[:, first], draws.log_q[:, first], jnp.zeros(()))
         accepted: rejection.Accepted = draws.extra
         with jax.named_scope("thresholds"):
             thresholds = self.threshold.update(state.thresholds, batch.index, accepted.t, log_w, self.acceptance)
-        new_state = VRSState(thresholds, state.tally.add(accepted.exhausted))
+        new_state = state._replace(thresholds=thresholds, tally=state.tally.add(accepted.exhausted))
         return draws._replace(extra=Rejection(reading, accepted)), new_state
 
     def weigh(self, draws: Draws, state: VRSState, batch: Batch) -> tuple[Weights, VRSState, Info]:
@@ -140,7 +143,11 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
             centred=jnp.where(used, signal - mean, 0) / (count - 1),
             u=jnp.concatenate(u, axis=1),
         )
-        weights = Weights(parts.uniform + slope * parts.centred, self.for_phi(draws, parts))
+        for_phi = self.for_phi(draws, parts)
+        if self.needs is Needs.PATH and state.edge is not None:  # this step's own draws must not decide on its form
+            for_phi = jnp.where(state.edge, (1 - slope) * parts.centred, for_phi)
+            state = state._replace(edge=state.edge | jnp.any(jnp.isneginf(draws.log_p[:, :size])))
+        weights = Weights(parts.uniform + slope * parts.centred, for_phi)
 
         valid = accepted.num_used > 0
         log_z = jnp.where(

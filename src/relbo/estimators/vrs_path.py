@@ -13,6 +13,13 @@ every K >= 2, needs a smooth acceptance, and is exactly 0 in every sample where 
 quieter than the score form: in few dimensions, or far from the posterior, that one may win (`relbo variance` measures
 both).
 
+Integrating by parts asks for an h that is smooth along the path. Where p has an edge inside the support of q, as a
+uniform, truncated or bounded density has under a Gaussian q, h jumps to 0 there and the form above misses a boundary
+term, at every T. So from the step after the first impossible proposal, log p = -inf, the weights are those of `vrs.py`,
+for grad log q, to the end of the run. A step's own draws must not decide on its form: given their number the accepted
+draws are iid from r whether or not an impossible one was seen beside them, so where the path form were used it would
+keep its error. A jump of p between two values that are not 0 raises no flag, and leaves the gradient biased: use `VRS`.
+
 Rows that reject nothing, T = +inf, also get - sum_k grad_phi log q(z_k) / N over their N proposals, so for them this is
 `Pathwise()`. Its mean is 0. It is there for the start of a run: of a guide that is far too narrow, d/dz log w is mostly
 noise, z's distance from the mean in units of s^2, which the term takes away again. Near the posterior it is the noise,

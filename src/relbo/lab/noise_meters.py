@@ -16,10 +16,11 @@ from jaxtyping import Array, Int, PyTree
 
 from relbo._check import num_datapoints, root_key
 from relbo.data import Dataset
-from relbo.estimators import AbstractEstimator, WakeSleep
+from relbo.estimators import AbstractEstimator, Pathwise, WakeSleep
 from relbo.train.fit import source_of
 from relbo.train.loop import Transform, epoch_order
 from relbo.types import Batch, EmptyState, Pair
+from relbo.variance import support_moves
 from relbo.view import Needs, check_needs, offers
 
 Gradient = Callable[[Array, Any], tuple[PyTree, PyTree, Array]]
@@ -55,6 +56,10 @@ class AbstractMeter(abc.ABC):
         """Refuses what cannot."""
 
     @abc.abstractmethod
+    def moves(self, batch_size: int, seed: int) -> bool:
+        """Whether the support of q depends on phi."""
+
+    @abc.abstractmethod
     def warm_up(self, estimator: AbstractEstimator, num_warmup: int, batch_size: int, seed: int) -> Ready:
         """Steps with the parameters held fixed; none for an estimator that remembers nothing."""
 
@@ -84,6 +89,14 @@ class PairMeter(AbstractMeter):
     def check(self, estimator: AbstractEstimator) -> None:
         """Says what is missing."""
         check_needs(estimator, self.pair)
+
+    def moves(self, batch_size: int, seed: int) -> bool:
+        """By small steps of phi; units are 0 and 1 whatever phi is."""
+        if Needs.BITS in offers(self.pair):
+            return False
+        key = root_key(seed)
+        index = epoch_order(key, 0, self.num_data)[:batch_size]
+        return support_moves(key, self.pair, self.source.transform(key, rows_of(self.source.train, index)))
 
     def warm_up(self, estimator: AbstractEstimator, num_warmup: int, batch_size: int, seed: int) -> Ready:
         """Random batches, then the measured one."""
@@ -176,6 +189,8 @@ class ProgramMeter(AbstractMeter):
         """Whether the guide meets its needs; dreams are out of reach of a program."""
         from relbo.numpyro.layers import refusal
 
+        if self.moves():
+            return estimator_class is Pathwise
         if estimator_class.needs is Needs.BITS:
             return refusal(self.pair, estimator_class) is None
         return estimator_class.needs in offers(self.pair) and not issubclass(estimator_class, WakeSleep)
@@ -185,6 +200,10 @@ class ProgramMeter(AbstractMeter):
         from relbo.numpyro.layers import suited
 
         check_needs(estimator, suited(self.pair, estimator))
+
+    def moves(self, batch_size: int = 1, seed: int = 0) -> bool:
+        """As NumPyro says."""
+        return bool(self.pair.program.layout.moving)
 
     def warm_up(self, estimator: AbstractEstimator, num_warmup: int, batch_size: int, seed: int) -> Ready:
         """Steps on the program's own data."""

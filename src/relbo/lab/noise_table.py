@@ -112,14 +112,18 @@ def run(
     names = list(dict.fromkeys(names)) or usable(meter)
     for name in names:  # all are built before any is measured: a mistake is found at once
         meter.check(build(name, settings.num_proposals, settings))
+    moves = meter.moves(settings.batch_size, settings.seed)
     rows = []
     for name in names:
         on_stage(name)
-        rows.append(measure(name, meter, settings, mesh))
+        row = measure(name, meter, settings, mesh)
+        follows = build(name, settings.num_proposals, settings).follows_support
+        rows.append({**row, "unbiased": row["unbiased"] and (follows or not moves)})
     rows = ranked(rows)
     return {
         "relbo_version": relbo.__version__,
         "settings": dataclasses.asdict(settings),
+        "support_moves": moves,
         "estimators": rows,
         "recommendation": recommend(rows, settings.num_proposals),
     }

@@ -82,6 +82,10 @@ class AbstractBernoulliModel(AbstractModel):
 class AbstractProposal(eqx.Module):
     """The proposal q_phi(z | x), normalised; its arrays are phi.
 
+    Which z are possible must not depend on phi. A uniform density on (m - s, m + s) with parameters m and s has a
+    moving support: scores, and gradients along the path with a part left out, miss what happens at its ends, and of
+    all estimators `Pathwise()` alone is right. Take a q that is positive wherever p is. `relbo variance` tells.
+
     Example:
         >>> class Fair(relbo.AbstractProposal):
         ...     def sample(self, key, x):

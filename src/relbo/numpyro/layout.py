@@ -45,6 +45,12 @@ class Layout(NamedTuple):
     """Latents of the model that are summed out (`relbo.numpyro.enumeration`)."""
     note: str | None = None
     """What a user should know about this choice."""
+    edged: tuple[str, ...] = ()
+    """Those of `local` whose guide is known to reach beyond their support in the model, where p has an edge."""
+    moving: tuple[str, ...] = ()
+    """Those of `local` and `scored` whose support in the guide depends on parameters or on shared latents."""
+    rescaled: tuple[str, ...] = ()
+    """Subsampled plates, beside that of the rows, whose factor stands inside the log density of a row."""
 
 
 def is_deterministic(site: dict[str, Any]) -> bool:

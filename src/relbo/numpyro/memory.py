@@ -13,7 +13,7 @@ from relbo.estimators import AbstractEstimator, AbstractVRS, VRSAll, VRSState
 from relbo.numpyro.visits import AtEachVisit
 from relbo.thresholds import Fixed, OnceSettled, SettledState
 from relbo.train.errors import runtime_message
-from relbo.train.starving import WORTH_A_WARNING, starving_message
+from relbo.train.starving import WORTH_A_WARNING, edge_message, starving_message
 from relbo.types import AnyPair, EmptyState
 
 LOGGER = logging.getLogger("relbo")
@@ -46,12 +46,14 @@ def forgetting(estimator: AbstractEstimator) -> str | None:
 
 
 def warn_of_starving(state: Any) -> None:
-    """Logs, at the end of a run, how many rows ran out of proposals if they were many, or that nothing was rejected."""
+    """Logs, at the end of a run, what went otherwise than meant: rows that ran out, edges, nothing rejected."""
     if not isinstance(state, VRSState) or isinstance(state.tally.num_steps, jax.core.Tracer):
         return
     share = float(state.tally.num_exhausted) / max(int(state.tally.num_steps), 1)
     if share > WORTH_A_WARNING:
         LOGGER.warning(starving_message(share))
+    if state.edge is not None and bool(state.edge):
+        LOGGER.warning(edge_message())
     waits = state.thresholds
     if isinstance(waits, SettledState) and not bool(waits.rejects):
         LOGGER.warning(

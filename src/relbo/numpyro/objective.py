@@ -5,8 +5,14 @@ For a program with row plate of size N, shared latents g and local latents z_i, 
     E_q(g) [ log p(g) - log q(g) + (N / b) sum_i L_i(g) ],
 
 L_i(g) being the estimator's bound on log p(x_i | g): ELBO, IWAE-K or R-ELBO of one row. As each L_i(g) is at most
-log p(x_i | g), this is at most the ELBO of g alone, hence a lower bound on log p(x), with or without subsampling. The
-estimator's weights and, for VRS, its accept/reject step are those of one row given g; shared latents are drawn from
+log p(x_i | g), this is at most the ELBO of g alone, hence a lower bound on log p(x), whether the row plate is
+subsampled or not: its factor N / b multiplies bounds. The factor of any *other* subsampled plate around sites of a row,
+an inner one or, where the whole program is one row, any, stands inside the log density of that row, under the logarithm
+of the bound. The mean of L_i over subsamples may then exceed log p(x_i | g): for all but the ELBO, which is linear,
+minus the loss is no lower bound, and a warning says so once. Nor is it one where a handler scales log p, or where the
+guide of a shared latent reaches beyond its support in the model, outside of which NumPyro's densities are not 0.
+
+The estimator's weights and, for VRS, its accept/reject step are those of one row given g; shared latents are drawn from
 the guide and are never rejected. Where there is no row plate the whole program is one row.
 
 Gradient. The shared latents are to the estimator what parameters are: it returns dL/dg along with the gradient in
@@ -24,6 +30,7 @@ from numpyro.infer.elbo import ELBO
 
 from relbo._check import is_int, require
 from relbo._tree import attach_gradient, tree_add, tree_scale
+from relbo.bounds import ELBO as ELBOBound
 from relbo.estimators import AbstractEstimator
 from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.layers import of_program, suited
@@ -52,7 +59,8 @@ class EstimatorELBO(ELBO):
             has no reparameterised sampler.
         plate: name of the plate whose rows are weighed one by one; by default the outermost that all plated latents
             of the guide share.
-        without_path: takes the place of an estimator that goes along the path of the draws, for programs without one.
+        without_path: takes the place of an estimator that goes along the path of the draws, for programs without one
+            and where the guide reaches beyond the model's support.
         for_rows: from the estimator and the number of rows that it sees at once to the estimator that is used.
 
     Example:
@@ -170,6 +178,31 @@ class EstimatorELBO(ELBO):
                     "(`relbo list` shows what each needs)."
                 )
             estimator = self.without_path
+        edged = list(program.layout.edged)
+        if estimator.needs is Needs.PATH and edged:
+            why = (
+                f"the guide's {edged} reach beyond their supports in the model, and where p has an edge a gradient "
+                "along the path of the draws is biased"
+            )
+            if self.without_path is None:
+                raise ValueError(
+                    f"{type(estimator).__name__} needs a guide with the model's supports: {why}. Take AutoNormal, or "
+                    "transform the guide, or choose VRS or VIMCO."
+                )
+            self._notes.say(f"{why}: {type(self.without_path).__name__} takes its place, by score functions.")
+            estimator = self.without_path
+        if program.layout.moving and not estimator.follows_support:
+            raise ValueError(
+                f"{type(estimator).__name__} needs a guide whose supports stand still, got "
+                f"{list(program.layout.moving)}, whose ends depend on parameters: the gradient would be wrong. Take "
+                "Trace_ELBO() or EstimatorELBO(relbo.Pathwise()), or a guide with a fixed support, such as AutoNormal."
+            )
+        if program.layout.rescaled and not isinstance(estimator.bound, ELBOBound):
+            self._notes.say(
+                f"the plates {list(program.layout.rescaled)} are subsampled inside of what {type(estimator).__name__} "
+                f"weighs as one row, so minus the loss is no lower bound on log p(x) and may exceed it. Run over these "
+                "plates whole, weigh their rows one by one (plate=...), or take an estimator of the ELBO, such as RLOO."
+            )
         rows = (self.num_shared if program.layout.shared else 1) * program.layout.num_rows
         return estimator if self.for_rows is None else self.for_rows(estimator, rows)
 

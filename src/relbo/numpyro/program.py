@@ -38,6 +38,7 @@ from relbo.numpyro.layout import (
     run_guide,
     samples_of,
 )
+from relbo.numpyro.supports import has_edge, log_prob_within, moving, support_of
 from relbo.streams import split
 
 
@@ -95,7 +96,12 @@ class Program:
         }
         self.noisy = frozenset(name for name, site in latents_of(guide_trace).items() if _flow.needs_noise(site))
         both = {**model_trace, **guide_trace}
-        self.layout = find_layout(guide_trace, model_trace, plate, lambda *names: self._leaks(params, both, *names))
+        layout = find_layout(guide_trace, model_trace, plate, lambda *names: self._leaks(params, both, *names))
+        self.layout = layout._replace(
+            edged=tuple(n for n in layout.local if _is_edged(n, model_trace, guide_trace)),
+            moving=self._moving(params, guide_trace, layout),
+            rescaled=self._rescaled(both, layout.plate),
+        )
         self.num_plate_dims = max([0, *(len(s["fn"].batch_shape) for s in both.values() if s["type"] == "sample")])
         chosen = self.layout.plate
         whole = (jnp.zeros(1, jnp.int32), 1, 1)
@@ -118,6 +124,24 @@ class Program:
             return bool(names) and bool(depends_on(densities, {name: sites[name]["value"] for name in names}))
 
         return depends(inside, is_inside=False) or depends(outside, is_inside=True)
+
+    def _moving(self, params: dict[str, Any], guide_trace: Trace, layout: Layout) -> tuple[str, ...]:
+        latents = (*layout.local, *layout.scored)
+        fixed = {name: guide_trace[name]["value"] for name in (*layout.local, *layout.shared)}
+
+        def ends(values: dict[str, Any]) -> dict[str, Any]:
+            sites = run_guide(self.guide, self.args, self.kwargs, self.key, {**fixed, **self.plates, **values})
+            return {name: jax.tree.leaves(support_of(sites[name]["fn"])) for name in latents}
+
+        reached = {name: fixed[name] for name in layout.shared if name not in layout.scored}
+        return moving(ends, {**params, **reached})
+
+    def _rescaled(self, sites: Trace, plate: str | None) -> tuple[str, ...]:
+        # plates around sites of a row; all sites are of the only row where there is no plate of rows
+        of_rows = [site for site in sites.values() if site["type"] == "sample"]
+        of_rows = [site for site in of_rows if plate is None or frame_of(site, plate) is not None]
+        names = dict.fromkeys(frame.name for site in of_rows for frame in site["cond_indep_stack"])
+        return tuple(n for n in names if n != plate and self.sizes[n][0] < self.sizes[n][1])
 
     def draw(self, params: dict[str, Any], shared: dict[str, Array], key: PRNGKeyArray) -> tuple[dict, dict]:
         """One whole-batch draw from the guide given shared latents: (shared, local) values by name."""
@@ -186,8 +210,9 @@ class Program:
                 total.add_model(group.log_prob, group.scale, -1 if group.is_inside else None)
         else:
             sites = samples_of(trace(model).get_trace(*self.args, **self.kwargs))
-        for site in sites.values():
-            total.add_model(log_prob(site["fn"], site["value"]), site["scale"], _dim_of(site, self.layout.plate))
+        for name, site in sites.items():
+            density = (log_prob_within if name in self.layout.edged else log_prob)(site["fn"], site["value"])
+            total.add_model(density, site["scale"], _dim_of(site, self.layout.plate))
         for name, site in samples_of(guide_trace).items():
             density = _flow.log_prob(site["fn"], noise[name]) if name in noise else log_prob(site["fn"], site["value"])
             total.add_guide(name, site, density)
@@ -231,6 +256,10 @@ class _Total:
     def parts(self) -> Parts:
         """The sums."""
         return Parts(_add(self.model), _add(self.guide), _add(self.outside), _add(self.scored))
+
+
+def _is_edged(name: str, model_trace: Trace, guide_trace: Trace) -> bool:
+    return name in model_trace and has_edge(model_trace[name]["fn"], guide_trace[name]["fn"])
 
 
 def _dim_of(site: dict[str, Any], plate: str | None) -> int | None:

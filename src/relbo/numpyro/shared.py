@@ -115,6 +115,8 @@ def draws_by_place(shared: Shared, estimator: AbstractVRS, state: Any, batch: Ba
     with collected():  # the estimator reads it again, and refuses what is to be refused
         reading = estimator.threshold.read(state.thresholds, batch.index)
     rejects: Bool[Array, ""] = ~jnp.all(jnp.isposinf(reading.t) & ~reading.due)
+    if state.edge is not None:  # impossible proposals are rejected at any T
+        rejects = rejects | state.edge
 
     def at_places(values: dict[str, Array]) -> dict[str, Array]:
         # not by a gather: backwards that would be a scatter, a loop over its rows on a CPU

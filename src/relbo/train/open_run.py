@@ -21,7 +21,7 @@ from relbo.train.errors import Damaged, RunWarning, TrainingError, runtime_messa
 from relbo.train.feed import Part
 from relbo.train.log import MetricsLog
 from relbo.train.loop import Chunk, TrainState
-from relbo.train.starving import LOGGER, left_out_message, watch
+from relbo.train.starving import LOGGER, edge_message, left_out_message, watch
 from relbo.types import Pair
 
 SCALE_LOST = 1e4
@@ -59,7 +59,7 @@ class OpenRun:
         self._mesh = mesh
         self.best: Pair = state.pair
         self.counters = Counters()
-        self._warned = self._told = self.is_compiled = False
+        self._warned = self._told = self._told_of_edge = self.is_compiled = False
         self._directory = directory
         self._saved: int | None = None
         self._damaged: list[tuple[int, Damaged]] = []
@@ -127,6 +127,9 @@ class OpenRun:
             warned=self._warned,
             all_left_out=math.isnan(float(report.bound)),
         )
+        if not self._told_of_edge and bool(getattr(state.estimator_state, "edge", None)):
+            LOGGER.warning(edge_message())
+            self._told_of_edge = True
         self.counters.num_proposals += float(report.num_proposals)
         return {
             "step": int(self.state.step),

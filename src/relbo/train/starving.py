@@ -29,6 +29,15 @@ def left_out_message(num_rows: int, step: int) -> str:
     )
 
 
+def edge_message() -> str:
+    """What to tell the user of a run along the path that has seen an impossible proposal."""
+    return (
+        "log p is -inf at some proposals: p has an edge inside the support of q, where the gradient along the path of "
+        "z is biased, so the gradient in phi is that of VRS, by score functions, from here on. A proposal with the "
+        "support of p, such as a transformed one, would keep the path."
+    )
+
+
 def watch(share: float, num_steps: int, starved: int, *, warned: bool, all_left_out: bool = False) -> tuple[bool, int]:
     """Warns once when more than 1% of the rows run out, and stops when most do for a thousand steps.
 

@@ -38,6 +38,10 @@ also writes `variance.json` and `variance.png`.
 """
 
 
+MOVES = (
+    "After a small step of phi draws of q are impossible, or q does not add up to 1: where the support of q depends on "
+    "phi no gradient but Pathwise()'s is unbiased. Take a proposal with a fixed support."
+)
 WIDTH = 150
 """Of the table, in characters."""
 
@@ -186,6 +190,7 @@ def print_variances(found: dict[str, Any]) -> None:
         f"scaled to exactly {settings['num_proposals']}.",
         f"Baselines, controls and thresholds took {settings['num_warmup']} steps before, the parameters held fixed.",
         "ms: one compiled estimate of the batch; equal time: the ratio in the time that the fastest one needs.",
+        *([MOVES] if found["support_moves"] else []),
         "Bounds differ, and with them what the gradient is of; the ratio does not depend on the gradient's scale.",
         found["recommendation"],
     ):
