@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import threading
 import warnings
 
 import equinox as eqx
@@ -194,3 +195,21 @@ def test_no_older_checkpoint_is_removed_before_the_new_one_was_read_back(tmp_pat
         checkpoints.save(3, {"part": tree()}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
     assert eqx.tree_equal(checkpoints.restore(1, {"part": tree()})[0], {"part": tree()})
+
+
+def test_a_full_disk_is_said_once_and_as_such(tmp_path, monkeypatch, caplog):
+    import orbax.checkpoint as ocp
+
+    def full(*args, **kwargs):
+        news = iter([[threading.Thread()]])  # one of orbax's that was begun and does not run yet
+        found = threading.enumerate
+        monkeypatch.setattr(threading, "enumerate", lambda: [*found(), *next(news, [])])
+        raise ValueError("RESOURCE_EXHAUSTED: ... No space left on device [os_error_code='28']")
+
+    monkeypatch.setattr(ocp.Checkpointer, "save", full)
+    with pytest.raises(OSError, match=r"1 cannot be written: No space left on device\."):
+        Checkpoints(tmp_path, "run").save(1, {"part": tree()}, {})
+    log = logging.getLogger("asyncio").error
+    log("Future exception was never retrieved\nfuture: <Future .../1.orbax-checkpoint-tmp/part: No space left>")
+    log("Future exception was never retrieved\nfuture: <Future of the user's own>")
+    assert [record.getMessage()[-6:] for record in caplog.records] == ["s own>"]

@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -90,12 +91,19 @@ def _words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def _drop_stragglers() -> None:
-    """Keeps one kind of traceback off the screen, from now on.
+def _is_news(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    return not ("never retrieved" in text and "orbax" in text)
 
-    Arrays are read side by side. When one is damaged orbax closes its event loop, and reads that end later complain, in
-    threads of tensorstore's, that it is closed: that is no news, as the damage is raised anyway.
+
+def _drop_stragglers() -> None:
+    """Keeps two kinds of traceback off the screen, from now on.
+
+    Arrays are read and written side by side. When one is damaged, or the disk full, orbax closes its event loop, and
+    those that end later complain, in threads of tensorstore's, that it is closed; asyncio logs the errors of the others
+    as never retrieved. That is no news, as the first error is raised anyway.
     """
+    logging.getLogger("asyncio").addFilter(_is_news)
     before = sys.unraisablehook
     if getattr(before, "drops_stragglers", False):
         return
@@ -124,8 +132,9 @@ def _orbax() -> Iterator[tuple[Any, Any]]:
             yield ocp, checkpointer
     finally:
         # when one item cannot be written those beside it still try, and log that they cannot
-        for thread in set(threading.enumerate()) - others:
-            thread.join(timeout=PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while set(threading.enumerate()) - others and time.monotonic() < end:  # one that is being begun has no `join`
+            time.sleep(0.001)
         logger.setLevel(level)
 
 
