@@ -76,3 +76,30 @@ def test_tables_where_there_is_only_ascii(relbo, run, monkeypatch, words):
     code, _, said = relbo(*words)
     assert code == 0, said
     assert len(stream.buffer.getvalue()) > 500
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A terminal of 40 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["data", "list"],
+        ["evaluate", f"./{NAME}", "--limit", "5"],
+        ["compare", *2 * [f"./{NAME}"], "--limit", 5],
+    ],
+)
+def test_a_narrow_terminal_cuts_no_table(relbo, run, narrow, words):
+    code, out, said = relbo(*words)
+    assert code == 0 and len(out) > 500 and "…" not in out, said
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_a_narrow_terminal_cuts_no_help(relbo, narrow, word):
+    code, out, _ = relbo(word, "--help")
+    assert code == 0 and "…" not in out

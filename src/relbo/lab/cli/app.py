@@ -39,6 +39,8 @@ COMMANDS = (
 
 USER_ERRORS = (ValueError, OSError, ImportError, TrainingError, eqx.EquinoxRuntimeError)
 """What a user can cause and mend; anything else is a bug of ours."""
+NARROWEST = 72
+"""Columns below which Typer's boxes cut the names of options; plain text does not."""
 LONGEST = 1_000
 """Characters of a message; a word of the user's may be longer than any screen."""
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[2]
@@ -47,12 +49,13 @@ USAGE_ERRORS: Any = typer.BadParameter.__mro__[2]
 
 def build_app() -> typer.Typer:
     """The program with all its commands."""
+    is_wide = (width := console().width) >= NARROWEST
     app = typer.Typer(
         name="relbo",
         help="Variational inference that buys posterior accuracy with compute.",
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="markdown" if is_wide else None,
+        context_settings={"help_option_names": ["-h", "--help"], **({} if is_wide else {"terminal_width": width})},
     )
 
     @app.callback()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import print_table
 
 EXAMPLES = """
 Measure the sampler's waste and the training step against its matrix products and other libraries.
@@ -176,7 +176,7 @@ def growth_table(found: dict[str, Any]) -> Table:
 def show(tables: list[Table], files: list[Path]) -> None:
     """Prints the tables and where the files are."""
     for table in tables:
-        console().print(table)
+        print_table(table)
     for file in files:
         typer.echo(f"wrote {file}")
 

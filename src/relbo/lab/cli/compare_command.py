@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from relbo.lab.cli.notes import say_notes
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import console, print_table
 
 if TYPE_CHECKING:
     from relbo.lab.compare import Comparison
@@ -100,7 +100,7 @@ def print_comparison(comparison: "Comparison") -> None:
         pad_edge=False,
     )
     for heading in ("bound", "run", "estimator"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for heading in ("NLL", "s.e.", "m.c.", "difference", "s.e.", "m.c.", "proposals", "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for bound, estimates in comparison.estimates.items():
@@ -120,7 +120,7 @@ def print_comparison(comparison: "Comparison") -> None:
                 end_section=position == len(estimates) - 1,
             )
     out = console()
-    out.print(table)
+    print_table(table)
     for line in (
         f"NLL is minus the bound: lower is better. Differences are of the bound: positive is better than {first}.",
         f"s.e.: standard error over images; m.c.: Monte-Carlo error, over {comparison.repeats} repeats.",

@@ -21,7 +21,7 @@ from relbo.data import (
 from relbo.data.dataset import SPLITS
 from relbo.data.row_directory import is_row_directory
 from relbo.data.row_writing import ROWS_PER_FILE
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import print_table
 
 _DATA_DIR = typer.Option(
     None, "--data-dir", help="Directory to use instead of `$RELBO_DATA` and the per-user cache.", show_default=False
@@ -108,7 +108,7 @@ def list_data(data_dir: Path | None = _DATA_DIR) -> None:
             where = str(path)
         image = "x".join(str(side) for side in source.image_shape)
         table.add_row(source.name, source.kind, image, "/".join(str(n) for n in source.sizes), where)
-    console().print(table)
+    print_table(table)
 
 
 def check(
@@ -126,7 +126,7 @@ def check(
         mean = int(dataset.column_sums(split).sum()) / (rows.size * (255 if is_gray else 1))
         values = "0..255" if is_gray else "0, 1"
         table.add_row(split, str(len(rows)), str(rows.shape[1]), values, f"{mean:.6f}", f"{nats[split]:.3f}")
-    console().print(table)
+    print_table(table)
     typer.echo(f"fingerprint  {dataset.fingerprint}")
     typer.echo(_verdict(what, dataset, nats))
 
@@ -179,5 +179,5 @@ def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns[:-1]:
         table.add_column(column, no_wrap=True)
-    table.add_column(columns[-1], overflow="fold")
+    table.add_column(columns[-1])
     return table

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from relbo._disk import command
 from relbo.lab.cli.compare_command import print_comparison
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import print_table
 
 EXAMPLES = """
 Train VRS, RLOO and VIMCO on the embedded digits for the same number of proposals, and print their bounds. Then train a
@@ -69,5 +69,5 @@ def print_closeness(found: list[dict[str, Any]]) -> None:
         cost = row["proposals"]
         values = [row[name][d] for name in ("rejection", "resampling") for d in ("total_variation", "kl_nats")]
         shown.add_row("q" if cost == 1 else f"r at {1 / cost:g}", f"{cost}", *(f"{value:.3f}" for value in values))
-    console(at_least=110).print(shown)
+    print_table(shown)
     typer.echo("IR: importance resampling, one of as many proposals chosen by its weight. All by enumeration.")

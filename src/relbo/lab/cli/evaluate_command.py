@@ -9,7 +9,7 @@ from rich.table import Table
 
 from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import console, print_table
 from relbo.lab.cli.train_command import threshold_words
 
 EXAMPLES = """
@@ -123,4 +123,4 @@ def evaluate_command(
             f"{estimate.monte_carlo_error:.3f}",
             note,
         )
-    console().print(table)
+    print_table(table)

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import print_table
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
             table.add_column(column, no_wrap=column != "paper")
         for row in rows:
             table.add_row(*(("yes" if v else "no") if isinstance(v, bool) else v for v in row.values()))
-        console().print(table)
+        print_table(table)
 
 
 def bound_of(cls: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import print_table
 from relbo.lab.cli.table1_command import table1_command
 
 Out = Annotated[Path, typer.Option("--out", help="Directory for the results; created if it does not exist.")]
@@ -165,6 +165,6 @@ def with_error(figures: dict[str, Any], name: str) -> str:
 
 def show(table: Table, files: list[Path]) -> None:
     """Prints the table and where the files are."""
-    console().print(table)
+    print_table(table)
     for file in files:
         typer.echo(f"wrote {file}")

@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import console, print_table
 
 
 def table1_command(
@@ -219,9 +219,9 @@ def print_sheets(results: dict[str, Any], *, only_found: bool) -> None:
     for sheet in (*of_architectures, *summary_sheets(results, only_found=only_found)):
         table = Table(title=sheet.title, box=box.SIMPLE, pad_edge=False)
         for position, heading in enumerate(sheet.headings):
-            table.add_column(heading, justify="left" if position < sheet.num_texts else "right", overflow="fold")
+            table.add_column(heading, justify="left" if position < sheet.num_texts else "right")
         for row in sheet.rows:
             table.add_row(*row)
-        out.print(table)
+        print_table(table)
     for line in (results["note"], missing(results), *reading(results), *footnotes(results)):
         out.print(line, soft_wrap=True)

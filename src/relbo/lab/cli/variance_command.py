@@ -10,7 +10,7 @@ from rich.table import Table
 
 from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
-from relbo.lab.cli.printing import console
+from relbo.lab.cli.printing import console, print_table
 
 EXAMPLES = """
 Which estimator? Measure gradient variance and signal-to-noise ratio of all that fit, for theta and phi apart, for the
@@ -42,8 +42,6 @@ MOVES = (
     "After a small step of phi draws of q are impossible, or q does not add up to 1: where the support of q depends on "
     "phi no gradient but Pathwise()'s is unbiased. Take a proposal with a fixed support."
 )
-WIDTH = 150
-"""Of the table, in characters."""
 
 
 def register(app: typer.Typer) -> None:
@@ -179,9 +177,9 @@ def print_variances(found: dict[str, Any]) -> None:
                 row["phi"]["signal_to_noise_equal_time"], row["phi"]["signal_to_noise_equal_time_standard_error"]
             ),
         )
-    out = console(at_least=WIDTH)  # wrapped by the terminal it is ugly, but no number is cut
+    out = console()
     out.print(f"{title}, {where}", soft_wrap=True)  # a title of the table would be broken at its width
-    out.print(table)
+    print_table(table)
     for line in (
         f"{found['estimators'][0]['num_estimates']} estimates each, on one batch of {settings['batch_size']}; +-: "
         "standard error. Variance: total over coordinates.",
