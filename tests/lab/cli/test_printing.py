@@ -103,3 +103,13 @@ def test_a_narrow_terminal_cuts_no_table(relbo, run, narrow, words):
 def test_a_narrow_terminal_cuts_no_help(relbo, narrow, word):
     code, out, _ = relbo(word, "--help")
     assert code == 0 and "…" not in out
+
+
+@pytest.mark.parametrize("words", [["evaluate", f"./{NAME}"], ["compare", *2 * [f"./{NAME}"]]])
+def test_what_was_found_is_shown_though_its_file_cannot_be_written(relbo, run, place, monkeypatch, words):
+    def full(path, text):
+        raise OSError(f"{path} cannot be written: No space left on device.")
+
+    monkeypatch.setattr("relbo.train.sealed.write_text", full)
+    code, out, said = relbo(*words, "--bound", "elbo", "--limit", 5, "--out", place / "new" / "x")
+    assert code == 2 and "No space left" in said and "elbo" in out

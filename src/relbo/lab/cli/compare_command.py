@@ -68,17 +68,16 @@ def compare_command(
         comparison = compare_runs(
             opened, bound, seed=seed, split=split, limit=limit, repeats=repeats, on_progress=advance
         )
+    if as_json:
+        print(json.dumps(plain(comparison.summary()), indent=2))
+    else:
+        print_comparison(comparison)
     if out is not None:
         from relbo.lab.report.plots import save_comparison
 
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "compare.json", comparison.summary())
         save_comparison(comparison, out / "curves.png")
-    if as_json:
-        print(json.dumps(plain(comparison.summary()), indent=2))
-        return
-    print_comparison(comparison)
-    if out is not None:
         typer.echo(f"wrote {out / 'compare.json'} and {out / 'curves.png'}", err=True)
 
 

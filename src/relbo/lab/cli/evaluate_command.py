@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.progress import Progress
@@ -11,6 +12,9 @@ from relbo.lab.cli.devices import DEVICES, start_devices
 from relbo.lab.cli.notes import say_notes
 from relbo.lab.cli.printing import console, print_table
 from relbo.lab.cli.train_command import threshold_words
+
+if TYPE_CHECKING:
+    from relbo.evaluate import Estimate
 
 EXAMPLES = """
 Evaluate a run: ELBO, IS-k and RS-k, in nats, with the standard error over images and the Monte-Carlo error.
@@ -99,12 +103,17 @@ def evaluate_command(
         "bounds": [estimate.summary() for estimate in estimates.values()],
         "notes": list(opened.notes),
     }
-    if out is not None:
-        write_json(out, result)
     if as_json:
         print(json.dumps(plain(result), indent=2))
-        return
-    table = Table(title=f"{run}, {split}, {len(rows)} images, step {opened.step} ({parameters})")
+    else:
+        print_bounds(estimates, f"{run}, {split}, {len(rows)} images, step {opened.step} ({parameters})")
+    if out is not None:
+        write_json(out, result)
+
+
+def print_bounds(estimates: "dict[str, Estimate]", title: str) -> None:
+    """Prints a line for each bound."""
+    table = Table(title=title)
     for heading in ("bound", "nats", "NLL", "s.e. (images)", "s.e. (Monte Carlo)", "note"):
         table.add_column(heading, justify="left" if heading in ("bound", "note") else "right")
     for estimate in estimates.values():
