@@ -12,7 +12,7 @@ import uuid
 import warnings
 from pathlib import Path
 
-from relbo._disk import PART, naming
+from relbo._disk import PART
 
 DIGEST = hashlib.sha256().digest_size
 
@@ -70,8 +70,10 @@ def keep_compiled(directory: Path, *, min_seconds: float = 0.5) -> None:
     limit = jax.config.jax_compilation_cache_max_size  # type: ignore[attr-defined]
     if limit != -1:
         raise ValueError(f"all compiled programs are kept: unset JAX_COMPILATION_CACHE_MAX_SIZE, got {limit}.")
-    with naming(directory):
+    try:
         directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"compiled programs are kept in a directory, got {directory}: {error.strerror}.") from error
     if hasattr(compilation_cache, "get_file_cache"):
         compilation_cache.get_file_cache = lambda path: (WholeEntries(Path(path)), path)  # type: ignore[assignment,return-value]
     else:
