@@ -208,8 +208,8 @@ def test_zhat_reads_the_draws_of_is_1000(pair):
         ),
         (
             "rs:2",
-            {"threshold": "rat:0.5"},
-            "a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got 'rat:0.5'.",
+            {"threshold": "x:0.5"},
+            "a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got 'x:0.5'.",
         ),
     ],
 )

@@ -596,7 +596,7 @@ WORDS = "a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got 
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: thresholds.parse("rat:0.5"), WORDS + "'rat:0.5'."),
+        (lambda: thresholds.parse("x:0.5"), WORDS + "'x:0.5'."),
         (lambda: thresholds.parse("rate"), WORDS + "'rate'."),
         (lambda: thresholds.parse("rate:half"), WORDS + "'rate:half'."),
         (lambda: thresholds.parse("rate:1.5"), "Rate: rate must be a number in (0, 1), or a schedule, got 1.5."),

@@ -28,11 +28,11 @@ def refuse(what: str, expected: str, got: Any, known: Iterable[str] = ()) -> NoR
     raise ValueError(f"{what} must be {expected}, got {shortened(got)}{did_you_mean(got, known)}")
 
 
-def did_you_mean(word: Any, known: Iterable[str]) -> str:
-    """How a message about an unknown word ends: with the known one that is most like it, if any is."""
+def did_you_mean(word: Any, known: Iterable[str], rest: str = "") -> str:
+    """How a message about an unknown word ends: with the known one that is most like it, if any is, and its `rest`."""
     known = list(known)
     close = difflib.get_close_matches(word.lower(), known, n=1) if isinstance(word, str) and word not in known else []
-    return f"; did you mean {close[0]!r}?" if close else "."
+    return f"; did you mean {close[0] + rest!r}?" if close else "."
 
 
 def shortened(value: Any) -> str:

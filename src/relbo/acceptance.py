@@ -252,7 +252,7 @@ def parse(text: str) -> AbstractAcceptance:
             raise KeyError(kind)
         return makers[kind](*[float(number) for number in numbers])
     except (KeyError, ValueError):
-        hint = did_you_mean(":".join([kind, *numbers]), [":".join([name, *numbers]) for name in makers])
+        hint = did_you_mean(kind, makers, "".join(f":{number}" for number in numbers))
         raise ValueError(
             "acceptance must be soft:SHARPNESS (> 0), soft:SHARPNESS:FLOOR (in [0, 1)), hard or always, got "
             f"{text!r}{hint}"

@@ -28,7 +28,7 @@ import numpy as np
 from jax.scipy.special import digamma, logsumexp
 from jaxtyping import Array, Float, Int
 
-from relbo._check import is_int, refuse, require
+from relbo._check import did_you_mean, is_int, require, shortened
 from relbo.acceptance import AbstractAcceptance, Soft
 from relbo.thresholds import AbstractThreshold, as_threshold
 from relbo.types import Number
@@ -142,9 +142,12 @@ def parse(bound: AbstractBound | str) -> AbstractBound:
         return bound
     match = re.fullmatch(r"elbo|(is|rs):([1-9][0-9]{0,8})", bound.strip().lower()) if isinstance(bound, str) else None
     if match is None:
-        k = re.sub(r"\D", "", bound) if isinstance(bound, str) else ""
-        known = ("elbo", f"is:{k}", f"rs:{k}")
-        refuse("a bound", "elbo, is:K or rs:K with an integer K >= 1", bound, known)
+        almost = (
+            re.fullmatch(r"([a-z]+)\W?([1-9][0-9]{0,8})?", bound.strip().lower()) if isinstance(bound, str) else None
+        )
+        kind, k = almost.groups() if almost else ("", None)
+        hint = did_you_mean(kind, ["is", "rs"], f":{k}") if k else did_you_mean(kind, ["elbo"])
+        raise ValueError(f"a bound must be elbo, is:K or rs:K with an integer K >= 1, got {shortened(bound)}{hint}")
     kinds = {None: lambda k: ELBO(), "is": IS, "rs": RS}
     return kinds[match[1]](int(match[2] or 1))
 

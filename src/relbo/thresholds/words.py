@@ -40,7 +40,7 @@ def parse(text: str, **settings: Any) -> AbstractThreshold:
         make, known = makers[kind]
         value = float(number)
     except (KeyError, ValueError):
-        hint = did_you_mean(text, [f"{name}:{number or 0.5}" for name in makers])
+        hint = did_you_mean(kind, makers, f":{number}") if number else "."
         raise ValueError(
             f"a threshold in words must be rate:RATE, quantile:GAMMA or fixed:T, got {text!r}{hint}"
         ) from None

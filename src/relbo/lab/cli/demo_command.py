@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from relbo._disk import command
+from relbo._disk import command, refuse_unwritable
 from relbo.lab.cli.compare_command import print_comparison
 from relbo.lab.cli.printing import print_table
 
@@ -41,6 +41,7 @@ def demo_command(
     def say(stage: str) -> None:
         typer.echo(f"[{time.perf_counter() - start:5.1f} s] {stage}", err=True)
 
+    refuse_unwritable(out / "demo.json")
     say("starting" if not (out / "demo.json").exists() else f"resuming the demo in {out}")
     from relbo.lab import demo as experiment
 

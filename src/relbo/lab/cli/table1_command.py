@@ -91,6 +91,7 @@ def table1_command(
 
     - `relbo reproduce table1 --from here/table1.json --from there/table1.json --out out/both`
     """
+    from relbo._disk import refuse_unwritable
     from relbo.lab.paper import output, table1_collect
     from relbo.lab.paper import table1 as experiment
     from relbo.lab.paper.table1_merge import merge
@@ -114,6 +115,7 @@ def table1_command(
         raise ValueError("expected --out DIR for the cells and the table, or --from FILE to draw one; got neither.")
     chosen = preset_of(preset, data=data, minutes=minutes, is_5000=is_5000, epochs=epochs, rates=lr, bounds=bound)
     cells = experiment.cells(out, chosen, only, arch, groups=group, seeds=seeds_of(seeds, seed))
+    refuse_unwritable(out / "table1.json")
     table1_collect.collect(out, chosen)  # refuses cells of other settings anywhere in the table before any is trained
     output.output_directory(out)
     start = time.perf_counter()
