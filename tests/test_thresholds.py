@@ -737,6 +737,36 @@ def test_a_rate_below_the_floor_keeps_t_finite():
     np.testing.assert_allclose(shares, 0.1, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "threshold, share",
+    [(relbo.Rate(0.5), jax.nn.sigmoid), (relbo.Quantile(0.7, every=None), lambda u: (u >= 0).astype(u.dtype))],
+    ids=repr,
+)
+def test_a_row_that_cannot_reach_its_target_neither_climbs_nor_pulls_the_others(threshold, share):
+    # of row 0 one state in 16 is possible
+    log_w = (1.5 * jax.random.normal(jax.random.key(0), (5, 160))).at[0, 10:].set(-jnp.inf)
+
+    def step(state, key):
+        key_rows, key_fresh, key_first = jax.random.split(key, 3)
+        rows = jax.random.permutation(key_rows, 5)[:2]
+        fresh, first = (
+            log_w[rows[:, None], jax.random.randint(k, (2, n), 0, 160)]
+            for k, n in ((key_fresh, threshold.fresh_draws), (key_first, 6))
+        )
+        reading = threshold.read(state, rows)
+        t = jnp.where(reading.due, threshold.solve(fresh, SOFT) + reading.correction, reading.t)
+        state = threshold.update(state, rows, t, first, SOFT)
+        t = threshold.read(state, jnp.arange(5)).t
+        return state, (t, jnp.mean(share(log_w + t[:, None]), axis=1))
+
+    _, (t, shares) = jax.jit(lambda s, k: jax.lax.scan(step, s, jax.random.split(k, 3_000)))(
+        threshold.init(5), jax.random.key(1)
+    )
+    target = threshold.rate if isinstance(threshold, relbo.Rate) else threshold.gamma
+    np.testing.assert_allclose(jnp.nanmean(shares[1_500:, 1:], axis=0), target, atol=0.02)
+    assert float(jnp.nanmax(t[:, 0])) < 19 and abs(float(t[-1, 0] - t[1_500, 0])) < 1
+
+
 @pytest.mark.parametrize("threshold", [relbo.Rate(0.4), relbo.Quantile(0.7, every=None)], ids=repr)
 def test_a_batch_of_all_rows_is_as_good_as_their_numbers(threshold):
     # rows that are known while the step is traced are neither gathered nor scattered

@@ -38,6 +38,7 @@ from relbo.devices import as_mesh, map_blocks
 from relbo.rejection import draw_accepted
 from relbo.streams import AT_ONCE, Streams, in_blocks, row_keys
 from relbo.thresholds import AbstractThreshold, Quantile, as_threshold
+from relbo.thresholds.base import solved
 from relbo.types import Number, Pair
 from relbo.view import view_of
 
@@ -193,7 +194,7 @@ def _solve(settings: _Resampling, rows: _Rows) -> Float[Array, " b"]:
     # T of each datapoint
     log_weights = log_weights_of(settings.pair, rows.keys, rows.x)
     log_w = in_blocks(log_weights, rows.keys.shape[0], max(settings.threshold.fresh_draws, 1))
-    return settings.threshold.solve(log_w, settings.acceptance)
+    return solved(settings.threshold, log_w, settings.acceptance)
 
 
 def _resampled(settings: _Resampling, rows: _Rows) -> Float[Array, "2 b"]:

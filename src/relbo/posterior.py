@@ -29,6 +29,7 @@ from relbo.pareto import khat, log_mean_error
 from relbo.rejection import sample
 from relbo.streams import split_streams
 from relbo.thresholds import AbstractThreshold, Rate, as_threshold
+from relbo.thresholds.base import solved
 from relbo.types import AnyPair, Number
 from relbo.view import BatchView, Proposals, view_of
 from relbo.worth import Posterior as Posterior
@@ -105,7 +106,7 @@ def draw_rows(
     first = jax.tree.map(lambda v: v[:, settings.num_draws :], proposals)
     log_w_all = log_odds_of(*proposals.log_probs, jnp.zeros(()))
     log_w = log_w_all[:, : settings.num_draws]
-    t = settings.threshold.solve(log_w, acceptance)
+    t = solved(settings.threshold, log_w, acceptance)
     places = sample(
         view,
         streams,

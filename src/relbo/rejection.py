@@ -180,8 +180,10 @@ def sample(
         )
         return give_up(after_round)
 
+    nan_t = jnp.any(jnp.isnan(t))
+
     def unfinished(late: _Late) -> Bool[Array, ""]:
-        return jnp.any(missing(late) > 0) & ~late.nan_p & ~late.nan_q
+        return jnp.any(missing(late) > 0) & ~late.nan_p & ~late.nan_q & ~nan_t
 
     start = _Late(
         kept=(
@@ -339,16 +341,19 @@ def _score(view: AbstractView, z: PyTree, weights: Float[Array, "b k"]) -> Any:
 
 
 def _refuse_failures(result: Accepted, late: _Late, num_samples: int, max_rounds: int, *, throw: bool) -> Accepted:
+    nan_t = jnp.any(jnp.isnan(result.t))
     problems = {
         "log p is NaN: model.log_joint(x, z) must return a number or -inf for every proposal.": late.nan_p,
         "log q is NaN: proposal.log_prob(z, x) must return a number for every proposal.": late.nan_q,
+        "log p or log q is NaN at one of the draws behind T: model.log_joint(x, z) must return a number or -inf, and "
+        "proposal.log_prob(z, x) a number, for every draw.": nan_t,
     }
     if throw:
         problems[
             f"Rejection sampling was exhausted: a row drew max_rounds * num_samples = {max_rounds} * {num_samples} "
             f"proposals without {num_samples} acceptances. Raise the threshold T (or gamma, or the target rate) so "
             "that more is accepted, increase max_rounds, or pass throw=False to go on without the accepted draws."
-        ] = jnp.any(result.exhausted)
+        ] = jnp.any(result.exhausted) & ~(late.nan_p | late.nan_q | nan_t)  # which stop the search: say what did
     used = result.used
     for message, condition in problems.items():
         used = refuse_if(used, condition, message)

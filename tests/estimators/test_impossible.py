@@ -17,6 +17,7 @@ from relbo.estimators import (
     RLOO,
     RWS,
     VIMCO,
+    VRS,
     DisARM,
     DReG,
     MuProp,
@@ -87,6 +88,23 @@ def test_a_row_without_a_finite_bound_is_left_out(estimator):
         pair = small_sbn()[0] if estimator in BITS else relbo.linear_gaussian(jax.random.key(11), 1, jnp.full(4, 0.4))
         pair, batch = relbo.Pair(Edge(pair.model), pair.proposal), small_batch(40)
     check(estimator, pair, batch)
+
+
+def test_nan_among_the_draws_behind_t_is_named():
+    # a state of 1 in 60, which 20 draws for T see more often than the two that a row begins with
+    logits = jnp.log(jnp.asarray([[59.0, 1.0]]))
+    pair = relbo.Pair(TableModel(jnp.asarray([[0.0, jnp.nan]]), normalise=False), TableProposal(logits))
+    batch = relbo.Batch(jnp.zeros(2, int), jnp.arange(2))
+    estimator = VRS(2, rate=0.5)
+    state = estimator.init(jax.random.key(0), pair, 2)
+    step = jax.jit(estimator.estimate)
+    for key in jax.random.split(jax.random.key(2), 3):  # some of which see it
+        try:
+            _, state, info = step(key, pair, state, batch)
+        except Exception as error:
+            assert "NaN at one of the draws behind T" in str(error)
+            return
+    raise AssertionError("not refused")
 
 
 def test_nan_is_not_taken_for_an_impossible_draw():

@@ -1,5 +1,6 @@
 """Draws from r after a fit, and the figures that come with them."""
 
+import re
 import warnings
 
 import jax
@@ -201,6 +202,43 @@ def test_refusals():
         resample(*call, rate=0.5, num_samples=1)
     with pytest.raises(ValueError, match="plate 'data' subsampled to 2 of 4 rows"):
         resample(*call, rate=0.5, kwargs={"subsample_size": 2})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"params": {}}, "all of the fit, but ['prior', 'means', 'slope', 'offset'] are missing, got []."),
+        (
+            {"params": {"prio": 0.0} | {n: v for n, v in programs.PARAMS.items() if n != "prior"}},
+            "params must be those of model and guide, got 'prio'; did you mean 'prior'?",
+        ),
+        ({"data": [programs.X]}, "data must be a tuple of the positional arguments, or the one argument; a list as"),
+        ({"data": ()}, "data and kwargs must be the arguments of the model, got missing a required argument: 'x'."),
+        ({"model": lambda x: None, "guide": lambda x: None, "params": {}}, "latent to draw, got none at all."),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_in_one_sentence(change, message):
+    call = {"key": jax.random.key(0), "model": programs.model, "guide": programs.guide, "params": programs.PARAMS}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        resample(**{**call, "data": programs.X, "rate": 0.5, **change})
+
+
+def test_nan_and_impossible_draws_and_rejections_are_told_apart_by_site():
+    def guide():
+        numpyro.sample("z", dist.Normal())
+
+    def model():
+        z = numpyro.sample("z", dist.Normal())
+        numpyro.sample("noisy", dist.Normal(0.0, jnp.where(z > 2, jnp.nan, 1.0), validate_args=False), obs=0.0)
+        numpyro.factor("wall", jnp.where(z < -1, -jnp.inf, 0.0))
+
+    # of a standard normal 2.3% lie above 2, 15.9% below -1: 5 standard deviations of 1,000 draws are 24 and 58
+    with pytest.raises(RuntimeError, match="^log p .*NaN") as error:
+        resample(jax.random.key(0), model, guide, {}, rate=0.5, num_samples=2)
+    said = re.search(
+        r"(\d+) have a density that is NaN \(at 'noisy'\), (\d+) are .*-inf \(at 'wall'\)", str(error.value)
+    )
+    assert abs(int(said[1]) - 23) < 24 and abs(int(said[2]) - 159) < 58 and "exhausted" not in str(error.value)
 
 
 @pytest.mark.slow

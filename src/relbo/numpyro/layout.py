@@ -172,9 +172,10 @@ def find_layout(
     latents = {name: site for name, site in latents_of(guide_trace).items() if not is_deterministic(site)}
     if not latents:
         raise ValueError(
-            "the guide must have a random latent to draw, got none but points (Delta sites, as those of AutoDelta). "
-            "Train it with Trace_ELBO(), or choose a guide that has a spread: AutoNormal or, to draw from after a fit, "
-            "AutoLaplaceApproximation."
+            "the guide must have a random latent to draw, got "
+            + ("none but points (Delta sites, as those of AutoDelta). " if latents_of(guide_trace) else "none at all. ")
+            + "Train it with Trace_ELBO(), or choose a guide that has a spread: AutoNormal or, to draw from after a "
+            "fit, AutoLaplaceApproximation."
         )
     plate, note = (None, None) if wanted == WHOLE else choose_plate(latents, wanted)
     local = {name: site for name, site in latents.items() if frame_of(site, plate) is not None}

@@ -3,14 +3,18 @@ r"""`resample`: draws from the resampled posterior r after any SVI fit, and what
 The same code and the same fields as `relbo.posterior`, for a NumPyro program.
 """
 
+import difflib
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from relbo._check import checked_key, require
 from relbo.acceptance import AbstractAcceptance
 from relbo.numpyro.autoguides import set_up
+from relbo.numpyro.fault import FAILURES, sites_at_fault
 from relbo.numpyro.laplace import with_spread
 from relbo.numpyro.layout import WHOLE
 from relbo.numpyro.objective import as_typed_key
@@ -70,12 +74,25 @@ def resample(
         >>> draws.samples["z"].shape
         (50,)
     """
+    checked_key(key, "resample: key")
+    require(isinstance(params, dict), "resample: params", "a dictionary, such as svi.get_params(state)", params)
+    expected = "a tuple of the positional arguments, or the one argument; a list as that argument is ([...],)"
+    require(not isinstance(data, list), "resample: data", expected, data)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}
+    for what, program in (("model", model), ("guide", guide)):
+        try:
+            inspect.signature(program).bind(*args, **kwargs)
+        except TypeError as error:
+            raise ValueError(f"resample: data and kwargs must be the arguments of the {what}, got {error}.") from None
     set_up(guide, args, kwargs)
-    figures, samples, axes = STORE.call(
-        _draw, (model, guide, plate), (args, kwargs), (settings, params, as_typed_key(key))
-    )
+    programs, key = (model, guide, plate), as_typed_key(key)
+    try:
+        figures, samples, axes = STORE.call(_draw, programs, (args, kwargs), (settings, params, key))
+    except RuntimeError as error:
+        if not str(error).startswith(FAILURES):
+            raise
+        raise RuntimeError(f"{error} {sites_at_fault(programs, args, kwargs, params, key)}") from None
     places = {name: None if int(axis) == WHOLE_ROW else int(axis) for name, axis in axes.items()}
     return assemble(figures, places, samples=samples)
 
@@ -90,6 +107,7 @@ def _draw(
     program = Program(model, guide, args, kwargs, key_program, params, plate)
     if program.layout.shared:
         program = Program(model, guide, args, kwargs, key_program, params, WHOLE)
+    _check_params(program, params)
     if program.layout.note is not None:
         LOGGER.warning(program.layout.note)
     _refuse_minibatch(program)
@@ -114,6 +132,17 @@ def _draw(
     }
     places = {name: jnp.asarray(WHOLE_ROW if axis is None else axis) for name, axis in axes.items()}
     return figures, {name: value[:size] for name, value in sites.items()}, places
+
+
+def _check_params(program: Program, params: dict[str, Any]) -> None:
+    # a parameter that is not given would be what the program begins with
+    missing = [name for name, kind in program.names.items() if kind == "param" and name not in params]
+    for name in params:
+        if name not in program.names:
+            close = difflib.get_close_matches(name, missing or list(program.names), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {sorted(program.names)}."
+            raise ValueError(f"resample: params must be those of model and guide, got {name!r}; {hint}")
+    require(not missing, "resample: params", f"all of the fit, but {missing} are missing", sorted(params))
 
 
 def _refuse_minibatch(program: Program) -> None:

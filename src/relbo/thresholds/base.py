@@ -83,6 +83,17 @@ class AbstractThreshold(eqx.Module, Generic[State]):
         """T of each row from the log weights of n draws from q; `step` is for schedules."""
 
 
+def solved(
+    threshold: AbstractThreshold,
+    log_w: Float[Array, "b n"],
+    acceptance: AbstractAcceptance,
+    step: Int[Array, ""] | None = None,
+) -> Float[Array, " b"]:
+    """T of each row from its draws; NaN, which the sampler refuses, where a density of one of them is."""
+    t = threshold.solve(log_w, acceptance, step)
+    return jnp.where(jnp.any(jnp.isnan(log_w), axis=1), jnp.nan, t)
+
+
 def look_up(
     threshold: AbstractThreshold,
     key: PRNGKeyArray,
@@ -106,8 +117,8 @@ def look_up(
 
     def renewed() -> Reading:
         log_w = view.log_weights(key, threshold.fresh_draws)
-        solved = threshold.solve(log_w, acceptance, state.step).astype(reading.t.dtype) + reading.correction
-        return reading._replace(t=jnp.where(reading.due, solved, reading.t), age=jnp.where(reading.due, 0, reading.age))
+        t = solved(threshold, log_w, acceptance, state.step).astype(reading.t.dtype) + reading.correction
+        return reading._replace(t=jnp.where(reading.due, t, reading.t), age=jnp.where(reading.due, 0, reading.age))
 
     return jax.lax.cond(jnp.any(reading.due), renewed, lambda: reading)
 

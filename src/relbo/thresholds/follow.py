@@ -19,8 +19,9 @@ draws of shared latents that move log w as a whole, and for batches whose rows a
 is, once, for a row whose target has moved away under a schedule. The error that all T have in common, followed or
 solved for, `lead` takes away: a Robbins-Monro step for all rows together, in units of each row's s.
 
-Nothing winds up: T stops rising where all possible proposals are accepted anyway, and one proposal that is far worse
-than all before it, or a visit with a wild spread, moves s by a bounded factor.
+Nothing winds up: T stops rising where all possible proposals are accepted anyway, as in a row that cannot reach its
+target for want of them, which has no part in `lead` either; and one proposal that is far worse than all before it, or a
+visit with a wild spread, moves s by a bounded factor.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from relbo.thresholds.base import Reading
 
 ENOUGH = 12.0
 """u at which all but six in a million are accepted: T does not rise where all possible proposals are there."""
+ALL_BUT = 0.99999
+"""Share of the possible proposals that a row accepts at the least where more of them are not to be had."""
 TOO_HIGH = 5.0
 """Level of u, with 2.4 standard deviations on top, above which T is no longer steered but solved for."""
 
@@ -225,7 +228,11 @@ def update(
     shares = jnp.where(no_share, 0, jnp.mean(share(u), axis=-1))
     error = jnp.where(jnp.isfinite(before) | no_share, (shares - target) / slope, 0)
     is_high = jnp.min(jnp.where(jnp.isneginf(log_w), jnp.inf, log_w + before[:, None]), axis=-1) > ENOUGH
-    error = jnp.where(is_high & seen & ~ran_out, jnp.maximum(error, 0), error)
+    # nor where the level is so high that what is missing is not to be had: such a row would climb for ever, and pull
+    # all others along
+    least = share((own.mean - 3 * spread + before)[:, None])[:, 0]
+    is_full = (own.visits > 0) & (least > ALL_BUT)
+    error = jnp.where((is_high & seen & ~ran_out) | is_full, jnp.maximum(error, 0), error)
     gain = jnp.maximum(1 / (own.visits.astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
     # rows that are in every batch correct themselves as often as all rows together could
