@@ -270,3 +270,10 @@ def test_every_sample_is_zero_at_the_posterior():
 def test_an_acceptance_that_is_not_smooth_is_refused_at_once():
     with pytest.raises(ValueError, match=r"must be smooth .* got Hard\(\)"):
         relbo.VRSPath(2, 0.0, relbo.Hard())
+
+
+def test_fit_says_once_that_p_has_an_edge(caplog):
+    estimator = relbo.VRSPath(2, 1.0)
+    result = relbo.fit(BOXES[1], estimator, np.zeros((8, 1)), num_epochs=3, batch_size=4, progress=False)
+    assert bool(result.state.estimator_state.edge)
+    assert sum("p has an edge inside the support of q" in record.message for record in caplog.records) == 1

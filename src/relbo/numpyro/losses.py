@@ -50,7 +50,8 @@ def ResampledELBO(  # noqa: N802
         num_proposals: N >= 2; by default S divided by the rate, or by the gamma of a quantile, else S. With a rate and
             many rows it is greater, up to twice that, so that in most steps no row has to go on.
         path: whether the gradient goes along the path of the draws (`VRSPath`) or by score functions (`VRS`); by
-            default along the path where all latents of a row have one and the acceptance is smooth.
+            default along the path where all latents of a row have one, the acceptance is smooth and the guide is not
+            known to reach beyond the model's support.
         num_draws: draws behind each T that is solved for.
         every: steps between refreshes of a quantile; before the first, T = +inf. None follows it online.
         warmup: steps with T = +inf before; by default at least 500, until the ELBO rises by less than rejection may
