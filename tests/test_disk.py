@@ -71,3 +71,13 @@ def test_where_nothing_can_be_made_is_known_beforehand(tmp_path, refuse):
     if Path("/proc").is_mount():
         with pytest.raises(OSError, match="/proc/x.* cannot be written: "):
             refuse(Path("/proc/x"))
+
+
+def test_a_disk_that_cannot_even_be_cleaned_is_said_by_the_name_of_the_file(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(30, "Read-only file system")
+
+    for name in ("open", "unlink"):
+        monkeypatch.setattr(Path, name, fail)
+    with pytest.raises(OSError, match="a.json cannot be written: Read-only file system"):
+        write_text(tmp_path / "a.json", "text")

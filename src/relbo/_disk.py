@@ -28,16 +28,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         return
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{target.name[:50]}.{os.getpid()}{PART}")  # of a name that is as long as names can be
-    try:
-        with naming(path):
+    with naming(path):
+        try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+        finally:
+            part.unlink(missing_ok=True)  # which fails where nothing can be written
 
 
 def _is_no_file(path: Path) -> bool:
