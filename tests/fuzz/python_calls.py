@@ -28,8 +28,15 @@ CALLS = {
     "fit": Call(
         relbo.fit,
         {"pair": PAIR, "estimator": relbo.RLOO(2), "data": ROWS, "num_epochs": 0, "batch_size": 4}
-        | {"optimizer": None, "lr": None, "seed": 0, "valid": None, "valid_bound": "is:2", "valid_every": 1, "patience": None}
-        | {"max_seconds": None, "out": None, "resume": False, "checkpoint_every": None, "log_every": 1}
+        | {"optimizer": None, "lr": None, "seed": 0, "valid": None, "valid_bound": "is:2", "valid_every": 1}
+        | {
+            "patience": None,
+            "max_seconds": None,
+            "out": None,
+            "resume": False,
+            "checkpoint_every": None,
+            "log_every": 1,
+        }
         | {"progress": None},
     ),
     "evaluate": Call(
