@@ -30,3 +30,14 @@ def test_the_time_left_is_that_of_training(clock):
     assert left(301, 30, valid_bound=-2.0) == "0:01:37"  # the first validation is compiled too
     assert left(3, 40, valid_bound=-2.0) == "0:02:40"  # later ones take the time that they take: 5 s for 30 steps
     assert left(1, 1_000) == "0:00:00"
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_a_narrow_terminal_cuts_the_facts_alone(clock, width):
+    screen = io.StringIO()
+    with Progress(100_000, 0, Console(file=screen, force_terminal=True, width=width, color_system=None)) as bar:
+        for step in (2_500, 5_000):
+            clock[0] += 60
+            bar.update(step, {"bound": -123.45, "acceptance": 0.5, "seconds": step / 10})
+    last = screen.getvalue().rsplit("step", 1)[1]
+    assert " 5000/100000 " in last and "0:38:00" in last

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 
 
 def progress_bar(total: int, done: int, *, wanted: bool | None) -> AbstractContextManager["Progress | None"]:
@@ -35,11 +36,12 @@ class Progress:
         self._bar = RichProgress(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=6),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[facts]}"),
             TextColumn("[progress.remaining]{task.fields[left]}"),
+            TextColumn("{task.fields[facts]}", table_column=Column(ratio=1, no_wrap=True)),  # it alone is cut
             console=console,
+            expand=True,
         )
         self._task = self._bar.add_task("", total=total, completed=done, facts="compiling", left=self.left)
         self._last: tuple[int, float, float] | None = None
@@ -64,7 +66,7 @@ class Progress:
             facts.append(f"acceptance {record['acceptance']:.2f}")
         if self._last is not None and record["seconds"] > self._last[1]:
             rate = (step - self._last[0]) / (record["seconds"] - self._last[1])
-            facts.insert(0, f"{rate:.0f}/s")
+            facts.append(f"{rate:.0f}/s")
         self._watch(step, record)
         self._bar.update(self._task, completed=step, facts="  ".join(facts), left=self.left)
 
