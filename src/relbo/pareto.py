@@ -15,29 +15,33 @@ import numpy as np
 
 MIN_TAIL = 5
 """Fewer large weights than this say nothing about a tail."""
+SMALL_TAIL = 20
+"""A tail is not halved below this."""
 PRIOR_STRENGTH, PRIOR_SHAPE = 10, 0.5
 """The estimate is drawn towards 1/2 as by this many observations (Vehtari et al., appendix C)."""
-NUM_REPLICATES = 200
-"""Sets of weights behind an error by simulation."""
+MOSTLY_DISTINCT = 0.9
+"""Share of distinct weights in a tail below which it is that of discrete z."""
+CARRIERS = 4
+"""So many draws must carry the spread of tied weights for it to be known."""
+NEGLIGIBLE = 0.01
+"""Nats of error that nobody need be warned of."""
 
 
 class Tail(NamedTuple):
     """The upper tail of some weights, in units of the largest."""
 
     size: int
-    """Weights in the tail."""
+    """Weights in the tail; 0 where none can be fitted."""
     cutoff: float
     """Where it begins."""
-    excess: np.ndarray
-    """By how much its weights exceed that, sorted."""
     shape: float
-    """k; NaN where too few or impossible weights leave it unknown, -inf where all weights are equal."""
+    """k; NaN where too few, tied or impossible weights leave it unknown, -inf where all weights are equal."""
     scale: float
     """sigma of the generalised Pareto distribution."""
 
 
 def khat(log_weights: np.ndarray) -> float:
-    """The shape k of the upper tail of the weights; NaN with fewer than 25 or impossible ones, -inf if all are equal.
+    """The shape k of the upper tail of the weights; NaN with fewer than 25, tied or impossible ones, -inf if all equal.
 
     Args:
         log_weights: (n,) log weights, -inf for impossible draws.
@@ -46,12 +50,17 @@ def khat(log_weights: np.ndarray) -> float:
 
 
 def tail_of(log_weights: np.ndarray) -> Tail:
-    """The largest min(0.2 n, 3 sqrt n) weights, and the generalised Pareto distribution that is fitted to them."""
+    """The largest min(0.2 n, 3 sqrt n) weights, and the generalised Pareto distribution that is fitted to them.
+
+    Only where nine in ten of them are distinct: the tied weights of discrete z have steps and no such tail. And p / q
+    has a mean, p(x). A fit with k > 1 has none, so it is about something else, such as the weights near the mode of a
+    good proposal, which end at a largest one that is no more than the many others: then half as many are taken.
+    """
     given = np.asarray(log_weights)
     log_w = np.sort(given.astype(np.float64))
     size = log_w.shape[0]
     num_tail = int(np.ceil(min(0.2 * size, 3 * np.sqrt(size))))
-    nothing = Tail(0, 0.0, np.zeros(0), float("nan"), float("nan"))
+    nothing = Tail(0, 0.0, float("nan"), float("nan"))
     if num_tail < MIN_TAIL or not np.isfinite(log_w[-1]):
         return nothing
     # weights that differ by rounding are equal: there is no tail to be fitted to it
@@ -61,8 +70,15 @@ def tail_of(log_weights: np.ndarray) -> Tail:
     tail = log_w[log_w > cutoff + rounding]
     if tail.shape[0] < MIN_TAIL:
         return nothing._replace(shape=float("-inf") if log_w[0] >= -rounding else float("nan"))
-    excess = np.exp(tail) - np.exp(cutoff)
-    return Tail(tail.shape[0], float(np.exp(cutoff)), excess, *fit(excess))
+    if np.unique(tail).shape[0] < MOSTLY_DISTINCT * tail.shape[0]:
+        return nothing
+    weights, start = np.exp(tail), float(np.exp(cutoff))
+    shape, scale = fit(weights - start)
+    while shape > 1 and weights.shape[0] >= 2 * SMALL_TAIL:
+        start = float(weights[-(weights.shape[0] // 2) - 1])
+        weights = weights[weights > start]
+        shape, scale = fit(weights - start)
+    return Tail(weights.shape[0], start, shape, scale)
 
 
 def fit(excess: np.ndarray) -> tuple[float, float]:
@@ -87,7 +103,8 @@ def fit(excess: np.ndarray) -> tuple[float, float]:
 def smoothed(log_weights: np.ndarray) -> np.ndarray:
     """Normalised log weights, the largest replaced by the quantiles of the tail that was fitted to them.
 
-    No weight exceeds the largest that was seen. Weights without a tail to be fitted stay as they are.
+    No weight exceeds the largest that was seen, and equal ones stay equal. Weights without a tail to be fitted, such as
+    those of discrete z, stay as they are.
     """
     log_w = np.asarray(log_weights).astype(np.float64)
     top = np.max(log_w)
@@ -99,6 +116,8 @@ def smoothed(log_weights: np.ndarray) -> np.ndarray:
         place = np.argsort(log_w, kind="stable")[-tail.size :]
         share = (np.arange(tail.size) + 0.5) / tail.size
         values = tail.cutoff + tail.scale * _stretch(-np.log1p(-share), tail.shape)
+        _, group, count = np.unique(log_w[place], return_inverse=True, return_counts=True)
+        values = (np.bincount(group, values) / count)[group]
         log_w[place] = np.minimum(np.log(values), 0)
     return log_w - np.logaddexp.reduce(log_w)
 
@@ -109,42 +128,35 @@ def largest_reliable(size: int) -> float:
 
 
 def log_mean_error(log_weights: np.ndarray) -> float:
-    r"""Standard error of the log of the mean weight, the tail that was not seen included; inf where it is too heavy.
+    r"""Standard error of the log of the mean weight; inf where what was not seen may matter.
 
-    The delta method takes the largest weights that happened to come for the largest there are. Here new sets of
-    weights are drawn: as many in the tail as chance has it, from generalised Pareto distributions whose shape is as
-    uncertain as the fit, sd (1 + k) / sqrt(tail size), the others from their empirical mean and spread. The error is
-    half of what 95% of |log(true mean) - log(mean of the set)| stay below. It is infinite if k, with one of its own
-    errors, is above `largest_reliable`, or if more than 5% of the shapes leave the weights without a mean.
+    With d the deviations of the weights from their mean, the error is that of the delta method, which takes the largest
+    weights that came for the largest there are, made larger by the skewness of the mean:
+
+        sd(w) / (mean(w) sqrt n) (1 + g),    g = sum d^3 / (sum d^2)^(3/2).
+
+    1 / g^2 is the number of draws that carry the spread. The error is infinite if k, with one of its own errors, is
+    above `largest_reliable`; of tied weights, which have no k, if fewer than four draws carry their spread.
     """
     log_w = np.asarray(log_weights).astype(np.float64)
     size, top = log_w.shape[0], np.max(log_w)
-    if not np.isfinite(top):
+    if np.isnan(top):
         return float("nan")
-    weights, tail = np.sort(np.exp(log_w - top)), tail_of(log_weights)
-    if not tail.size:
-        # all weights are equal, or a few values are: nothing is hidden; but too few to know anything say so
-        return float("inf") if size < 25 else float(np.std(weights) / np.mean(weights) / np.sqrt(size))
-    uncertain = (1 + tail.shape) / np.sqrt(tail.size)
-    if tail.shape + uncertain > largest_reliable(size):
+    if size < 25 or not np.isfinite(top):
         return float("inf")
-    random = np.random.default_rng(0)
-    body, share = weights[: -tail.size], tail.size / size
-    shape = tail.shape + uncertain * random.standard_normal(NUM_REPLICATES)
-    # every shape goes through the median of the tail
-    scale = np.median(tail.excess) / _stretch(np.log(2.0), shape)
-    count = random.binomial(size, share, NUM_REPLICATES)
-    is_drawn = np.arange(count.max())[None] < count[:, None]
-    draws = tail.cutoff + scale[:, None] * _stretch(random.standard_exponential(is_drawn.shape), shape[:, None])
-    below = (size - count) * np.mean(body) + np.sqrt(size - count) * np.std(body) * random.standard_normal(count.shape)
-    found = np.sum(np.where(is_drawn, draws, 0), axis=1) + np.maximum(below, np.finfo(np.float64).tiny)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        true = size * ((1 - share) * np.mean(body) + share * (tail.cutoff + scale / (1 - shape)))
-        errors = np.where(shape < 1, np.abs(np.log(true) - np.log(found)), np.inf)
-    return float(np.quantile(errors, 0.95, method="higher") / 2)
+    weights, tail = np.exp(log_w - top), tail_of(log_weights)
+    deviation = weights - np.mean(weights)
+    spread = np.sqrt(np.sum(deviation**2))
+    skewness = max(np.sum((deviation / spread) ** 3), 0) if spread > 0 else 0
+    error = float(np.std(weights) / np.mean(weights) / np.sqrt(size) * (1 + skewness))
+    if tail.size:
+        is_unknown = tail.shape + (1 + tail.shape) / np.sqrt(tail.size) > largest_reliable(size)
+    else:
+        is_unknown = skewness > CARRIERS**-0.5 and error > NEGLIGIBLE
+    return float("inf") if is_unknown else error
 
 
-def _stretch(exponential: np.ndarray | float, shape: np.ndarray | float) -> np.ndarray:
+def _stretch(exponential: np.ndarray, shape: float) -> np.ndarray:
     """(exp(k e) - 1) / k: a generalised Pareto number of scale 1, from an exponential one."""
-    shape = np.where(np.abs(shape) < 1e-8, 1e-8, shape)
+    shape = shape if abs(shape) >= 1e-8 else 1e-8
     return np.expm1(shape * exponential) / shape

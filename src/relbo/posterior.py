@@ -168,12 +168,15 @@ def assemble(figures: dict[str, Any], axes: dict[str, int | None] | None = None,
     proposed = Proposed(kept, weighed(before[:, :num_kept]), axes) if num_kept else None
     top = np.max(before, axis=1, keepdims=True, initial=-np.inf)
     weights = np.exp(before.astype(np.float64) - np.where(np.isfinite(top), top, 0))
+    total, squares = np.sum(weights, axis=1), np.sum(weights**2, axis=1)
+    with np.errstate(divide="ignore"):  # a row whose proposals are all impossible has an evidence of 0
+        log_evidence = np.log(total / num_weighed) + np.where(np.isfinite(top), top, 0)[:, 0]
     return Posterior(
         z=z,
         **host,
-        log_evidence=np.log(np.mean(weights, axis=1)) + np.where(np.isfinite(top), top, 0)[:, 0],
+        log_evidence=log_evidence,
         log_evidence_error=np.array([log_mean_error(row) for row in before]),
-        ess_before=np.sum(weights, axis=1) ** 2 / np.sum(weights**2, axis=1) * (num_draws / num_weighed),
+        ess_before=total**2 / np.where(squares == 0, 1, squares) * (num_draws / num_weighed),
         pareto_k=np.array([khat(row) for row in before]),
         num_weighed=num_weighed,
         proposals=proposed,

@@ -1,9 +1,10 @@
 r"""`Posterior`: draws from r, the proposals that they were taken from, and what both are worth.
 
 Two estimates of a posterior expectation come out of the same proposals. The draws from r are plain draws: their mean
-estimates E_r[f], which is not yet E[f | x], by KL(r || p). All proposals, weighed by w = p / q with a smoothed tail
-(Vehtari et al. 2024), estimate E[f | x] itself and waste none: the rejection step is averaged out, as Rao and Blackwell
-would have it (Casella and Robert 1996).
+estimates E_r[f], which is not yet E[f | x], by KL(r || p). All proposals, weighed by w = p / q, estimate E[f | x]
+itself and waste none: the rejection step is averaged out, as Rao and Blackwell would have it (Casella and Robert 1996).
+The largest weights are smoothed (Vehtari et al. 2024) where nearly all of them are distinct; the tied weights of
+discrete z stay as they are.
 """
 
 import collections
@@ -31,7 +32,7 @@ class Proposed:
     z: PyTree
     """(rows, proposals, ...) draws from q; of a NumPyro program, values of its sites by name."""
     log_weights: np.ndarray
-    """(rows, proposals) smoothed and normalised log p / q."""
+    """(rows, proposals) normalised log p / q, smoothed where they have a tail."""
     axes: dict[str, int | None] | None = None
     """Of a NumPyro program: where the row stands in the value of a site; None if the whole program is one row."""
 
@@ -93,7 +94,7 @@ class Posterior:
     log_evidence: np.ndarray
     """Log of the mean weight p / q of all proposals, for each row, in nats. Its expectation lies *below* log p(x)."""
     log_evidence_error: np.ndarray
-    """Standard error of `log_evidence` with the tail that was not seen; inf where it cannot be known."""
+    """Standard error of `log_evidence`, widened by the skewness of the weights; inf where it cannot be known."""
     kl: np.ndarray
     """Estimate of KL(r || p(z | x)) for each row, in nats. Its expectation lies *below* the true value."""
     ess: np.ndarray
@@ -101,7 +102,8 @@ class Posterior:
     ess_before: np.ndarray
     """The same for plain draws from the proposal, weighed by p / q, as a share of the number of draws."""
     pareto_k: np.ndarray
-    """Shape of the tail of the weights p / q of all proposals, before rejection; above 0.7 nothing here is reliable."""
+    """Shape of the tail of the weights p / q of all proposals, before rejection; above 0.7 nothing here is reliable.
+    NaN where ties, as of discrete z, or too few proposals leave it unknown, -inf where all weights are equal."""
     num_proposals: np.ndarray
     """Draws from the proposal that each row paid for up to its last draw from r, n."""
     num_weighed: int
@@ -118,7 +120,9 @@ class Posterior:
     """Of a NumPyro program: (draws, ...) values of its latent and deterministic sites, as `MCMC.get_samples()`."""
 
     def expectation(self, function: Callable[[PyTree], Any]) -> PyTree:
-        """E[function(z) | x] of each row from all proposals that were kept, by Pareto-smoothed importance sampling.
+        """E[function(z) | x] of each row from all proposals that were kept, by importance sampling.
+
+        The largest weights are Pareto-smoothed, those of discrete z, which are tied, are plain: `verdict` says which.
 
         Args:
             function: takes one draw of one row: a z or, of a NumPyro program, a dictionary of sites (all of them where
@@ -141,14 +145,17 @@ class Posterior:
 
     @property
     def verdict(self) -> list[str]:
-        """For each row, in words, whether its draws and estimates can be relied on."""
+        """For each row, in words, whether its draws and estimates can be relied on; "plain weights" if not smoothed."""
         return [self._verdict(row) for row in range(self.exhausted.shape[0])]
 
     def summary(self) -> str:
         """The figures as text, means over the rows that are not exhausted."""
         rows, draws = self.log_weights.shape
         kept = ~self.exhausted
-        error = np.sqrt(np.sum(np.square(self.log_evidence_error)))
+        possible = ~np.isneginf(self.log_evidence)
+        evidence = np.sum(self.log_evidence[possible]) if possible.any() else -np.inf
+        error = np.sqrt(np.sum(np.square(self.log_evidence_error[possible])))
+        left_out = "" if possible.all() else f", without {np.sum(~possible)} row(s) of impossible proposals"
 
         def mean(figure: np.ndarray) -> float:
             return float(np.mean(figure[kept])) if kept.any() else float("nan")
@@ -161,7 +168,7 @@ class Posterior:
                 f"draws from r            {draws} for each of {rows} row(s), {int(np.sum(self.exhausted))} exhausted",
                 f"acceptance rate         {mean(self.acceptance):.3f}",
                 f"proposals               {int(np.sum(self.num_proposals))}, weighed {self.num_weighed} a row",
-                f"log evidence            {np.sum(self.log_evidence):.3f} +- {error:.3f} (biased downwards)",
+                f"log evidence            {evidence:.3f} +- {error:.3f} (biased downwards{left_out})",
                 f"KL(r || posterior)      {mean(self.kl):.4f} nats (biased downwards)",
                 f"effective sample size   {mean(self.ess):.0f}, before {mean(self.ess_before):.0f}",
                 f"largest Pareto k-hat    {largest}, of p / q before rejection",
@@ -179,7 +186,7 @@ class Posterior:
         """An ArviZ `InferenceData` with one chain: draws, and their log weights as sample statistics.
 
         Args:
-            weighted: the proposals that were kept in place of the draws from r, with their smoothed, normalised log
+            weighted: the proposals that were kept in place of the draws from r, with their normalised log
                 weights; ArviZ does not weigh by itself.
         """
         try:
@@ -218,9 +225,10 @@ class Posterior:
             return "few proposals count: not reliable"
         if not np.isfinite(self.log_evidence_error[row]):
             return "q may miss the tails: draw more proposals to know"
+        plain = "" if k > -np.inf else " (plain weights)"
         if self.kl[row] > FAR:
-            return "weighed expectations are fine, but r is not yet the posterior: lower the rate or the floor"
-        return "fine"
+            return f"weighed expectations are fine{plain}, but r is not yet the posterior: lower the rate or the floor"
+        return f"fine{plain}"
 
 
 def weighed(log_weights: np.ndarray) -> np.ndarray:

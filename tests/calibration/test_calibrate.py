@@ -99,7 +99,20 @@ def test_large_z_is_seen_through_random_sums():
         ({"num_simulations": 5}, "num_simulations must be an integer >= 10, got 5"),
         ({"num_samples": 1}, "num_samples must be an integer >= 2, got 1"),
         ({"statistics": {}}, "statistics must be at least one function of x and z, got 'none'"),
-        ({"rates": [2.0]}, "rate"),
+        ({"rates": [2.0]}, r"each of rates must be a number in \(0, 1\), got 2.0"),
+        ({"rates": 0.5}, r"rates must be a sequence of acceptance rates, such as \[0.5, 0.1\], got 0.5"),
+        ({"rates": [0.5, 0.5, 0.1]}, r"rates must be distinct in their first six digits, got \[0.5, 0.5, 0.1\]"),
+        ({"rates": [0.1, 0.1000000001]}, "rates must be distinct in their first six digits"),
+        ({"statistics": {"s": 1}}, "statistics must be a dictionary of functions f.x, z. by name, got {'s': 1}"),
+        ({"statistics": [max]}, "statistics must be a dictionary of functions"),
+        (
+            {"statistics": {"s": lambda x, z: jnp.stack([z, z])}},
+            r"statistic 's' must be one number for one x and one z, got 'an array of shape \(2,\)'",
+        ),
+        (
+            {"statistics": {"s": lambda x, z: jnp.log(-1 - z)}},
+            "statistic 's' must be a number at all draws from the model and from q, got nan",
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo._check import is_number, require
 from relbo._tree import flat
 
 MOST_NUMBERS = 50
@@ -18,6 +19,24 @@ LANES = 100_000
 
 Statistic = Callable[[PyTree, PyTree], Array]
 """(x, z) -> a number."""
+
+
+def named_rates(rates: Any) -> dict[str, float]:
+    """Rates by the name of their source; two that would have one name are one mistake."""
+    is_sequence = isinstance(rates, Sequence | np.ndarray) and not isinstance(rates, str) and np.ndim(rates) == 1
+    require(is_sequence, "rates", "a sequence of acceptance rates, such as [0.5, 0.1]", rates)
+    named: dict[str, float] = {}
+    for rate in rates:
+        require(is_number(rate, above=0, below=1), "each of rates", "a number in (0, 1)", rate)
+        require(f"r at {rate:g}" not in named, "rates", "distinct in their first six digits", list(rates))
+        named[f"r at {rate:g}"] = rate
+    return named
+
+
+def without_nan(values: np.ndarray, names: Sequence[str], source: str) -> None:
+    """Refuses statistics that are NaN somewhere, which have no rank."""
+    for name, is_nan in zip(names, np.isnan(values).any(axis=(0, 1)), strict=True):
+        require(not is_nan, f"statistic {name!r}", f"a number at all draws from the model and from {source}", np.nan)
 
 
 def numbers_of(z: PyTree) -> dict[str, Statistic]:

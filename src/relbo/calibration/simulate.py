@@ -12,7 +12,8 @@ References:
     shapes sensitivity", Bayesian Analysis, https://arxiv.org/abs/2211.02383
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,7 +23,14 @@ from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from relbo import exact
 from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance
-from relbo.calibration.ranks import Statistic, among, evaluate_statistics, numbers_of, ranks_at
+from relbo.calibration.ranks import (
+    among,
+    evaluate_statistics,
+    named_rates,
+    numbers_of,
+    ranks_at,
+    without_nan,
+)
 from relbo.calibration.result import Calibration
 from relbo.posterior import posterior
 from relbo.types import Pair
@@ -36,11 +44,11 @@ def calibrate(
     key: PRNGKeyArray,
     pair: Pair,
     *,
-    rates: Sequence[float] = (0.5, 0.1),
+    rates: Any = (0.5, 0.1),
     num_simulations: int = 500,
     num_samples: int = 99,
     support: PyTree | None = None,
-    statistics: Mapping[str, Statistic] | None = None,
+    statistics: Any = None,
     num_draws: int = 1_000,
     max_rounds: int = 1_000,
     acceptance: AbstractAcceptance | None = None,
@@ -53,12 +61,12 @@ def calibrate(
     Args:
         key: randomness.
         pair: model and proposal, for one x and one z; the model's `sample` makes the data.
-        rates: acceptance rates at which to draw from r; none of them for q alone.
+        rates: a sequence of acceptance rates at which to draw from r; none of them for q alone.
         num_simulations: N, how many (x, z) the model makes. Small errors need many.
         num_samples: L, draws of each source for each x.
         support: all states of z, stacked along the first axis, to check draws from the enumerated posterior too.
-        statistics: name -> f(x, z), a number; by default every number of z (of a large z, random sums of them) and
-            log p(x, z).
+        statistics: a dictionary, name -> f(x, z), a number; by default every number of z (of a large z, random sums of
+            them) and log p(x, z).
         num_draws: plain draws from q behind each threshold.
         max_rounds: a row gives up, which is an error, after max_rounds * L proposals.
         acceptance: the acceptance function, `relbo.Soft()` by default.
@@ -76,6 +84,9 @@ def calibrate(
     require(isinstance(pair, Pair), "pair", "a relbo.Pair; for NumPyro use relbo.numpyro.calibrate", type(pair))
     require(is_int(num_simulations, at_least=10), "num_simulations", "an integer >= 10", num_simulations)
     require(is_int(num_samples, at_least=2), "num_samples", "an integer >= 2", num_samples)
+    by_name = named_rates(rates)
+    is_named = statistics is None or (isinstance(statistics, Mapping) and all(map(callable, statistics.values())))
+    require(is_named, "statistics", "a dictionary of functions f(x, z) by name", statistics)
     key_data, key_draw, key_ranks = jax.random.split(key, 3)
     x, z = eqx.filter_jit(lambda pair, keys: jax.vmap(pair.model.sample)(keys))(
         pair, jax.random.split(key_data, num_simulations)
@@ -84,10 +95,14 @@ def calibrate(
         shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), z)
         statistics = {**numbers_of(shape), "log p(x, z)": pair.model.log_joint}
     require(len(statistics) > 0, "statistics", "at least one function of x and z", "none")
+    for name, statistic in statistics.items():
+        one_x, one_z = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (x, z))
+        shape = getattr(eqx.filter_eval_shape(statistic, one_x, one_z), "shape", ())
+        require(shape == (), f"statistic {name!r}", "one number for one x and one z", f"an array of shape {shape}")
 
     ranks: dict[str, np.ndarray] = {}
     costs: dict[str, float | None] = {}
-    for source in ["q", *[f"r at {rate:g}" for rate in rates], *([] if support is None else [EXACT])]:
+    for source in ["q", *by_name, *([] if support is None else [EXACT])]:
         on_stage(source)
         number = len(ranks)
         key_source = jax.random.fold_in(key_draw, number)
@@ -102,7 +117,7 @@ def calibrate(
                 key_source,
                 pair,
                 x,
-                rate=rates[number - 1],
+                rate=by_name[source],
                 num_samples=num_samples,
                 num_draws=num_draws,
                 max_rounds=max_rounds,
@@ -112,7 +127,9 @@ def calibrate(
         # one generator for each source: adding a source changes nothing for the others
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key_ranks, number))))
         whole, place = among(rng, z, draws)
-        ranks[source] = ranks_at(rng, evaluate_statistics(list(statistics.values()), x, whole), place)
+        values = evaluate_statistics(list(statistics.values()), x, whole)
+        without_nan(values, tuple(statistics), source)
+        ranks[source] = ranks_at(rng, values, place)
     return Calibration(ranks, tuple(statistics), num_samples, costs)
 
 

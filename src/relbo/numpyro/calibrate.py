@@ -16,7 +16,7 @@ from numpyro.handlers import seed, substitute, trace, uncondition
 
 from relbo._check import is_int, require
 from relbo.acceptance import AbstractAcceptance, Always
-from relbo.calibration.ranks import MOST_NUMBERS, among, ranks_at
+from relbo.calibration.ranks import MOST_NUMBERS, among, named_rates, ranks_at, without_nan
 from relbo.calibration.result import Calibration
 from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.layout import WHOLE, latents_of
@@ -84,6 +84,7 @@ def calibrate(
     require(is_int(num_simulations, at_least=10), "num_simulations", "an integer >= 10", num_simulations)
     require(is_int(num_samples, at_least=2), "num_samples", "an integer >= 2", num_samples)
     require(is_int(batch, at_least=1), "batch", "an integer >= 1", batch)
+    by_name = named_rates(rates)
     args = data if isinstance(data, tuple) else (data,)
     own = dict(params or {})
     set_up(guide, args, {})
@@ -91,8 +92,8 @@ def calibrate(
     arguments = with_data or _places_of(model, own, args)
     sources = {"guide": settings_of(jnp.inf, None, Always(), num_samples, num_draws, max_rounds, throw=True)}
     sources |= {
-        f"r at {rate:g}": settings_of(None, rate, acceptance, num_samples, num_draws, max_rounds, throw=True)
-        for rate in rates
+        name: settings_of(None, rate, acceptance, num_samples, num_draws, max_rounds, throw=True)
+        for name, rate in by_name.items()
     }
 
     def simulate(key: PRNGKeyArray) -> tuple[Simulated, dict[str, Array]]:
@@ -123,6 +124,7 @@ def calibrate(
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key_ranks, number))))
         whole, place = among(rng, {n: truths[1][n] for n in names}, {n: sites[n] for n in names})
         found, statistics = _statistics(model, own, arguments, truths[0], whole)
+        without_nan(found, statistics, source)
         ranks[source] = ranks_at(rng, found, place)
         costs[source] = 1.0 if number == 0 else float(np.mean(spent)) / num_samples
     return Calibration(ranks, statistics, num_samples, costs)
