@@ -21,7 +21,7 @@ TOPICS = {
         ["relbo.models", "relbo.types"],
     ),
     "estimators": (
-        "Estimators",
+        "Estimator classes",
         "One class for each method; all share `init` and `estimate`.",
         ["relbo.estimators"],
     ),
