@@ -207,7 +207,7 @@ def test_refusals():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"params": {}}, "all of the fit, but ['prior', 'means', 'slope', 'offset'] are missing, got []."),
+        ({"params": {}}, "all of the fit, but ['slope', 'offset', 'prior', 'means'] are missing, got []."),
         (
             {"params": {"prio": 0.0} | {n: v for n, v in programs.PARAMS.items() if n != "prior"}},
             "params must be those of model and guide, got 'prio'; did you mean 'prior'?",

@@ -74,6 +74,10 @@ def test_as_an_error_it_is_one_sentence():
     with pytest.raises(RuntimeError, match=r"^Rejection sampling was exhausted: .*throw=False.*\.$") as error:
         make_svi(throw=True).run(jax.random.key(0), 3, programs.X, progress_bar=False)
     assert "\n" not in str(error.value) and error.value.__cause__ is None
+    said = (
+        "With the parameters that the run began with: of 1,000 draws of the guide 0 have a density that is NaN, 0 are"
+    )
+    assert said in str(error.value)
 
 
 def test_with_many_rows_n_is_so_large_that_few_steps_go_on():

@@ -17,7 +17,7 @@ NUM_DRAWS = 1_000
 
 def sites_at_fault(programs: tuple, args: tuple, kwargs: dict[str, Any], params: dict[str, Any], key: Any) -> str:
     """How many of 1,000 draws of the guide have a NaN density, or are impossible, and the sites that make them so."""
-    model, guide, _ = programs
+    model, guide = programs
     guide = with_spread(guide, params)
 
     def one(key: PRNGKeyArray) -> dict[str, Bool[Array, " 2"]]:
@@ -30,12 +30,13 @@ def sites_at_fault(programs: tuple, args: tuple, kwargs: dict[str, Any], params:
                 found[name] = here | found.get(name, jnp.zeros(2, bool))
         return found
 
-    found = jax.jit(jax.vmap(one))(jax.random.split(key, NUM_DRAWS))
+    # one after the other: the densities of all of the data may fit into memory but once
+    found = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, NUM_DRAWS))
     nan, impossible = jnp.any(jnp.stack(list(found.values())), axis=0).T
     counts = int(jnp.sum(nan)), int(jnp.sum(impossible & ~nan))
     names = [[repr(name) for name, flags in found.items() if jnp.any(flags[:, i])] for i in range(2)]
     where = [f" (at {', '.join(some)})" if some else "" for some in names]
     return (
-        f"Of {NUM_DRAWS:,} draws of the guide {counts[0]} have a density that is NaN{where[0]}, {counts[1]} are "
+        f"of {NUM_DRAWS:,} draws of the guide {counts[0]} have a density that is NaN{where[0]}, {counts[1]} are "
         f"impossible, log p = -inf{where[1]}, and {NUM_DRAWS - sum(counts)} can be accepted."
     )

@@ -94,7 +94,6 @@ class Program:
             for name, site in tr.items()
             if site["type"] == "mutable"
         }
-        self.names = {name: site["type"] for tr in (model_trace, guide_trace) for name, site in tr.items()}
         self.noisy = frozenset(name for name, site in latents_of(guide_trace).items() if _flow.needs_noise(site))
         both = {**model_trace, **guide_trace}
         layout = find_layout(guide_trace, model_trace, plate, lambda *names: self._leaks(params, both, *names))

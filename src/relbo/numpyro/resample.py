@@ -16,7 +16,7 @@ from relbo.acceptance import AbstractAcceptance
 from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.fault import FAILURES, sites_at_fault
 from relbo.numpyro.laplace import with_spread
-from relbo.numpyro.layout import WHOLE
+from relbo.numpyro.layout import WHOLE, Trace, run
 from relbo.numpyro.objective import as_typed_key
 from relbo.numpyro.pair import build_batch, build_pair, from_rows
 from relbo.numpyro.program import Program
@@ -92,7 +92,9 @@ def resample(
     except RuntimeError as error:
         if not str(error).startswith(FAILURES):
             raise
-        raise RuntimeError(f"{error} {sites_at_fault(programs, args, kwargs, params, key)}") from None
+        raise RuntimeError(
+            f"{error} With these parameters, {sites_at_fault(programs[:2], args, kwargs, params, key)}"
+        ) from None
     places = {name: None if int(axis) == WHOLE_ROW else int(axis) for name, axis in axes.items()}
     return assemble(figures, places, samples=samples)
 
@@ -103,11 +105,11 @@ def _draw(
     """Draws, the values of sites at the draws from r, and where the row stands in those at the proposals."""
     (model, guide, plate), (args, kwargs), (settings, params, key) = programs, data, values
     key_program, key_draw = jax.random.split(key)
+    _check_params(run(model, guide, args, kwargs, key_program, params), params)
     guide = with_spread(guide, params)
     program = Program(model, guide, args, kwargs, key_program, params, plate)
     if program.layout.shared:
         program = Program(model, guide, args, kwargs, key_program, params, WHOLE)
-    _check_params(program, params)
     if program.layout.note is not None:
         LOGGER.warning(program.layout.note)
     _refuse_minibatch(program)
@@ -134,13 +136,14 @@ def _draw(
     return figures, {name: value[:size] for name, value in sites.items()}, places
 
 
-def _check_params(program: Program, params: dict[str, Any]) -> None:
+def _check_params(traces: tuple[Trace, Trace], params: dict[str, Any]) -> None:
     # a parameter that is not given would be what the program begins with
-    missing = [name for name, kind in program.names.items() if kind == "param" and name not in params]
+    sites = {**traces[0], **traces[1]}
+    missing = [name for name, site in sites.items() if site["type"] == "param" and name not in params]
     for name in params:
-        if name not in program.names:
-            close = difflib.get_close_matches(name, missing or list(program.names), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {sorted(program.names)}."
+        if name not in sites:
+            close = difflib.get_close_matches(name, missing or list(sites), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {sorted(sites)}."
             raise ValueError(f"resample: params must be those of model and guide, got {name!r}; {hint}")
     require(not missing, "resample: params", f"all of the fit, but {missing} are missing", sorted(params))
 

@@ -6,6 +6,7 @@ import jax
 import numpyro.infer
 from jaxtyping import Array
 
+from relbo.numpyro.fault import FAILURES, sites_at_fault
 from relbo.numpyro.memory import one_sentence, warn_of_starving
 from relbo.numpyro.objective import STATE_SITE, EstimatorELBO, as_typed_key
 from relbo.numpyro.store import LOGGER, STORE
@@ -50,18 +51,31 @@ class SVI(numpyro.infer.SVI):
             if self.constrain_fn is None:
                 super().init(rng_key, *args, init_params=init_params, **kwargs)  # which also sets `constrain_fn`
             init_state = self._with_memory(init_state, args, kwargs)
-        with one_sentence():
-            result = super().run(
-                rng_key,
-                num_steps,
-                *args,
-                progress_bar=progress_bar,
-                stable_update=stable_update,
-                forward_mode_differentiation=forward_mode_differentiation,
-                init_state=init_state,
-                init_params=init_params,
-                **kwargs,
+        try:
+            with one_sentence():
+                result = super().run(
+                    rng_key,
+                    num_steps,
+                    *args,
+                    progress_bar=progress_bar,
+                    stable_update=stable_update,
+                    forward_mode_differentiation=forward_mode_differentiation,
+                    init_state=init_state,
+                    init_params=init_params,
+                    **kwargs,
+                )
+        except RuntimeError as error:
+            if not str(error).startswith(FAILURES):
+                raise
+            # the state that failed is gone with the program; what is wrong from the first step on can be told
+            state = (
+                super().init(rng_key, *args, init_params=init_params, **kwargs) if init_state is None else init_state
             )
+            values = {**self.get_params(state), **(state.mutable_state or {})}
+            said = sites_at_fault(
+                (self.model, self.guide), args, {**kwargs, **self.static_kwargs}, values, as_typed_key(rng_key)
+            )
+            raise RuntimeError(f"{error} With the parameters that the run began with: {said}") from None
         warn_of_starving((result.state.mutable_state or {}).get(STATE_SITE))
         return result
 
