@@ -9,8 +9,8 @@ log p(x_i | g), this is at most the ELBO of g alone, hence a lower bound on log 
 subsampled or not: its factor N / b multiplies bounds. The factor of any *other* subsampled plate around sites of a row,
 an inner one or, where the whole program is one row, any, stands inside the log density of that row, under the logarithm
 of the bound. The mean of L_i over subsamples may then exceed log p(x_i | g): for all but the ELBO, which is linear,
-minus the loss is no lower bound, and a warning says so once. Nor is it one where a handler scales log p, or where the
-guide of a shared latent reaches beyond its support in the model, outside of which NumPyro's densities are not 0.
+minus the loss is no lower bound, and a warning says so once. Nor is it one where a handler scales log p, nor, under
+`numpyro.enable_validation(False)`, where the guide reaches beyond the model's support: densities are not 0 there then.
 
 The estimator's weights and, for VRS, its accept/reject step are those of one row given g; shared latents are drawn from
 the guide and are never rejected. Where there is no row plate the whole program is one row.

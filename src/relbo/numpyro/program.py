@@ -38,7 +38,7 @@ from relbo.numpyro.layout import (
     run_guide,
     samples_of,
 )
-from relbo.numpyro.supports import has_edge, log_prob_within, moving, support_of
+from relbo.numpyro.supports import has_edge, moving, support_of
 from relbo.streams import split
 
 
@@ -210,9 +210,8 @@ class Program:
                 total.add_model(group.log_prob, group.scale, -1 if group.is_inside else None)
         else:
             sites = samples_of(trace(model).get_trace(*self.args, **self.kwargs))
-        for name, site in sites.items():
-            density = (log_prob_within if name in self.layout.edged else log_prob)(site["fn"], site["value"])
-            total.add_model(density, site["scale"], _dim_of(site, self.layout.plate))
+        for site in sites.values():
+            total.add_model(log_prob(site["fn"], site["value"]), site["scale"], _dim_of(site, self.layout.plate))
         for name, site in samples_of(guide_trace).items():
             density = _flow.log_prob(site["fn"], noise[name]) if name in noise else log_prob(site["fn"], site["value"])
             total.add_guide(name, site, density)

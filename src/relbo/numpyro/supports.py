@@ -8,12 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.ops.provenance import eval_provenance
-
-from relbo.numpyro.densities import log_prob
 
 _UNBOUNDED = (type(constraints.real), type(constraints.real_vector), type(constraints.real_matrix))
 _HALF_LINES = (
@@ -57,12 +53,3 @@ def moving(supports: Callable[[dict[str, Any]], dict[str, Any]], values: dict[st
         for name, ends in sources.items()
         if any(jax.tree.leaves(ends, is_leaf=lambda leaf: isinstance(leaf, frozenset)))
     )
-
-
-def log_prob_within(fn: Any, value: Array) -> Float[Array, "..."]:
-    """Log density that is -inf outside of the support, which NumPyro says only under validation."""
-    inside = fn.support(value)
-    at_events = jnp.reshape(inside, inside.shape + (1,) * (jnp.ndim(value) - jnp.ndim(inside)))
-    # 0 times a derivative that is not a number would not be 0
-    possible = jnp.where(at_events, value, fn.support.feasible_like(value))
-    return jnp.where(inside, log_prob(fn, possible), -jnp.inf)
