@@ -3,7 +3,6 @@ r"""`resample`: draws from the resampled posterior r after any SVI fit, and what
 The same code and the same fields as `relbo.posterior`, for a NumPyro program.
 """
 
-import difflib
 import inspect
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from relbo._check import checked_key, require
+from relbo._check import checked_key, refuse, require
 from relbo.acceptance import AbstractAcceptance
 from relbo.numpyro.autoguides import set_up
 from relbo.numpyro.fault import FAILURES, sites_at_fault
@@ -142,9 +141,7 @@ def _check_params(traces: tuple[Trace, Trace], params: dict[str, Any]) -> None:
     missing = [name for name, site in sites.items() if site["type"] == "param" and name not in params]
     for name in params:
         if name not in sites:
-            close = difflib.get_close_matches(name, missing or list(sites), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {sorted(sites)}."
-            raise ValueError(f"resample: params must be those of model and guide, got {name!r}; {hint}")
+            refuse("resample: params", f"those of model and guide, {sorted(sites)}", name, missing or sites)
     require(not missing, "resample: params", f"all of the fit, but {missing} are missing", sorted(params))
 
 
