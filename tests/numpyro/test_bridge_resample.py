@@ -250,7 +250,7 @@ def test_exhausted_rows_are_flagged_or_raised():
         resample(*call, threshold=-12.0, num_samples=10, max_rounds=2)
 
 
-@pytest.mark.parametrize("shape", [0.2, 0.7, 0.9])  # above 1 ours takes a smaller tail
+@pytest.mark.parametrize("shape", [0.2, 0.5, 0.7])  # above 1 ours takes a smaller tail
 def test_khat_agrees_with_arviz(shape):
     log_weights = np.log(np.random.default_rng(0).pareto(1 / shape, 2_000) + 1)
     weights, expected = arviz.psislw(log_weights.copy())
