@@ -19,7 +19,6 @@ from relbo.estimators import (
     VIMCO,
     VRS,
     DisARM,
-    DReG,
     MuProp,
     Pathwise,
     VRSRaw,
@@ -74,9 +73,9 @@ def check(estimator, pair, batch):
 
 
 DISCRETE = [RLOO(3), VIMCO(2), NVIL(2), WakeSleep(2), VRSRaw(2, 0.0, num_proposals=3), REINFORCE(2), IWAE(2), RWS(2)]
-CONTINUOUS = [DReG(2), Pathwise(2)]
+CONTINUOUS = [Pathwise(2)]
 BITS = [DisARM(1), REBAR(1), MuProp(1), ARM(1)]
-FAST = [*DISCRETE[:5], DReG(2), DisARM(1), REBAR(1)]
+FAST = [*DISCRETE[:5], Pathwise(2), DisARM(1), REBAR(1)]
 SLOW = [pytest.param(e, marks=pytest.mark.slow) for e in (*DISCRETE, *CONTINUOUS, *BITS) if e not in FAST]
 
 

@@ -132,3 +132,21 @@ def test_a_plate_subsampled_inside_a_row_exceeds_log_p_and_says_so(caplog):
     assert abs(-jnp.mean(found) - exact) < 5.5 * jnp.std(found) / 2_000**0.5  # rate 4e-8
     EstimatorELBO(relbo.RLOO(2)).loss(keys[0], params, global_model, global_guide)  # linear, hence a bound
     assert sum("may exceed it" in record.message for record in caplog.records) == 1
+
+
+def inner_model():
+    with numpyro.plate("rows", 3):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        with numpyro.plate("pixels", 4, subsample_size=2, dim=-2):
+            numpyro.sample("x", dist.Normal(z, 1.0), obs=jnp.ones((2, 3)))
+
+
+def inner_guide():
+    with numpyro.plate("rows", 3):
+        numpyro.sample("z", dist.Normal(numpyro.param("m", 0.1), 1.0))
+
+
+@pytest.mark.parametrize("estimator, words", [(relbo.VIMCO(2), 1), (relbo.RLOO(2), 0)], ids=["VIMCO", "RLOO"])
+def test_a_plate_subsampled_inside_of_the_rows_says_so_too(caplog, estimator, words):
+    EstimatorELBO(estimator).loss(jax.random.key(0), {"m": jnp.asarray(0.1)}, inner_model, inner_guide)
+    assert sum("['pixels'] are subsampled inside" in record.message for record in caplog.records) == words
