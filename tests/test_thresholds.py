@@ -740,7 +740,7 @@ def test_a_rate_below_the_floor_keeps_t_finite():
 @pytest.mark.parametrize(
     "threshold, share",
     [(relbo.Rate(0.5), jax.nn.sigmoid), (relbo.Quantile(0.7, every=None), lambda u: (u >= 0).astype(u.dtype))],
-    ids=repr,
+    ids=["rate", "quantile"],
 )
 def test_a_row_that_cannot_reach_its_target_neither_climbs_nor_pulls_the_others(threshold, share):
     # of row 0 one state in 16 is possible
