@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -81,3 +83,16 @@ def test_a_disk_that_cannot_even_be_cleaned_is_said_by_the_name_of_the_file(tmp_
         monkeypatch.setattr(Path, name, fail)
     with pytest.raises(OSError, match="a.json cannot be written: Read-only file system"):
         write_text(tmp_path / "a.json", "text")
+
+
+def test_standard_output_is_written_to_and_what_stands_in_its_file_stays(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("earlier\n")
+    code = (
+        "from pathlib import Path; from relbo._disk import refuse_unwritable, write_text; print('table');"
+        "out = Path('/dev/stdout'); refuse_unwritable(out); write_text(out, 'json\\n'); print('end')"
+    )
+    for mode in ("a", "w"):
+        with log.open(mode) as stream:
+            subprocess.run([sys.executable, "-c", code], check=True, stdout=stream)
+        assert log.read_text() == ("earlier\n" if mode == "a" else "") + "table\njson\nend\n"

@@ -10,6 +10,8 @@ from typing import BinaryIO
 
 PART = ".part"
 """How the names of files end that are still being written; they begin with a dot."""
+STREAMS: dict[str, int] = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""Opened by name, they would be written from the beginning of the file that a shell has led them to."""
 
 
 @contextlib.contextmanager
@@ -23,7 +25,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         OSError: one sentence with the path, for instance that the disk is full.
     """
     if _is_no_file(path):
-        with naming(path), path.open("wb") as stream:
+        print(end="", flush=True)  # what was printed before comes before
+        number = STREAMS.get(str(path))
+        with naming(path), open(path if number is None else number, "wb", closefd=number is None) as stream:
             yield stream
         return
     target = Path(os.path.realpath(path))
@@ -41,8 +45,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_no_file(path: Path) -> bool:
-    """Whether a device, a pipe or a socket stands there."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """Whether a device, a pipe or a socket stands there, or one of this process's own streams."""
+    return str(path) in STREAMS or path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_text(path: Path, text: str) -> None:
