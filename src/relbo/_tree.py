@@ -115,10 +115,12 @@ def numbers_as_arrays(tree: Tree) -> Tree:
 def numbers_traced(tree: Tree) -> Tree:
     """Settings whose floating-point numbers are arguments of a compiled function, of weak type as they were.
 
-    Zeros stay constants, and switch off what they multiply: a floor of 0 costs nothing.
+    Zeros stay constants, and switch off what they multiply: a floor of 0 costs nothing. So do the settings of classes
+    of a user's own, which may ask them in Python, as by `if self.decay > 0.5:`.
     """
     is_number = lambda leaf: isinstance(leaf, float | np.floating) and leaf != 0  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_number(leaf) else leaf, tree)
+    is_others = lambda node: isinstance(node, eqx.Module) and not type(node).__module__.startswith("relbo.")  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if is_number(leaf) else leaf, tree, is_leaf=is_others)
 
 
 def is_finite(tree: PyTree) -> Bool[Array, ""]:

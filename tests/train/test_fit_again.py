@@ -84,6 +84,26 @@ def test_bad_rates(options, message):
         train(relbo.RLOO(2), **options)
 
 
+class Scaled(relbo.RLOO):
+    """An estimator of a user's own, which asks its number in Python."""
+
+    factor: float | jax.Array = 2.0
+
+    def estimate(self, key, pair, state, batch):
+        grads, state, info = super().estimate(key, pair, state, batch)
+        is_one = isinstance(self.factor, float) and self.factor == 1.0
+        return grads if is_one else jax.tree.map(lambda g: g * self.factor, grads), state, info
+
+
+def test_numbers_of_a_users_own_estimator_stay_what_they_are(compiled):
+    plain, same = train(relbo.RLOO(2), optimizer="sgd", lr=0.1), train(Scaled(2, 1.0), optimizer="sgd", lr=0.1)
+    assert eqx.tree_equal(plain.pair, same.pair)
+    other = train(Scaled(2, 3.0), optimizer="sgd", lr=0.1)
+    compiled.clear()
+    assert eqx.tree_equal(other.state, train(Scaled(2, 3.0), optimizer="sgd", lr=0.1).state) and not compiled
+    assert not eqx.tree_equal(plain.pair, other.pair)
+
+
 def test_no_data_stay_in_memory_after_a_fit():
     size = 4321  # of no other array
     rows = np.zeros((size, 6))
