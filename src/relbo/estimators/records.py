@@ -71,6 +71,8 @@ class VRSInfo(NamedTuple):
     """K, accepted draws behind each row's gradient."""
     num_evaluated: Int[Array, ""]
     """Proposals evaluated for the batch, the wasted ones included."""
+    edge: Bool[Array, ""] | None = None
+    """As in the state."""
 
 
 class Rejection(NamedTuple):

@@ -166,6 +166,7 @@ class AbstractVRS(AbstractScoreEstimator[VRSState]):
                 exhausted=accepted.exhausted,
                 num_used=accepted.num_used,
                 num_evaluated=accepted.num_evaluated,
+                edge=state.edge,
             ),
         )
         return weights, state, info

@@ -243,5 +243,7 @@ def summary(info: Info) -> dict[str, Any]:
         "valid": jnp.sum(info.valid).astype(dtype),
         "left_out": jnp.sum(~info.valid).astype(dtype),
         "proposals": jnp.sum(info.num_proposals).astype(dtype),
-        "extra": {name: jnp.mean(jnp.asarray(value).astype(dtype)) for name, value in extra.items()},
+        "extra": {
+            name: jnp.mean(jnp.asarray(value).astype(dtype)) for name, value in extra.items() if value is not None
+        },
     }

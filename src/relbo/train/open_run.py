@@ -127,7 +127,7 @@ class OpenRun:
             warned=self._warned,
             all_left_out=math.isnan(float(report.bound)),
         )
-        if not self._told_of_edge and bool(getattr(state.estimator_state, "edge", None)):
+        if not self._told_of_edge and report.extra.get("edge", 0.0) > 0:
             LOGGER.warning(edge_message())
             self._told_of_edge = True
         self.counters.num_proposals += float(report.num_proposals)
