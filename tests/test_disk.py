@@ -85,14 +85,23 @@ def test_a_disk_that_cannot_even_be_cleaned_is_said_by_the_name_of_the_file(tmp_
         write_text(tmp_path / "a.json", "text")
 
 
-def test_standard_output_is_written_to_and_what_stands_in_its_file_stays(tmp_path):
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_standard_output_is_written_to_and_what_stands_in_its_file_stays(tmp_path, name):
     log = tmp_path / "log"
     log.write_text("earlier\n")
     code = (
         "from pathlib import Path; from relbo._disk import refuse_unwritable, write_text; print('table');"
-        "out = Path('/dev/stdout'); refuse_unwritable(out); write_text(out, 'json\\n'); print('end')"
+        f"out = Path({name!r}); refuse_unwritable(out); write_text(out, 'json\\n'); print('end')"
     )
     for mode in ("a", "w"):
         with log.open(mode) as stream:
             subprocess.run([sys.executable, "-c", code], check=True, stdout=stream)
         assert log.read_text() == ("earlier\n" if mode == "a" else "") + "table\njson\nend\n"
+
+
+def test_what_others_may_not_read_stays_so(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text("old")
+    file.chmod(0o600)
+    write_text(file, "new")
+    assert file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o600

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import BinaryIO
 
 PART = ".part"
 """How the names of files end that are still being written; they begin with a dot."""
-STREAMS: dict[str, int] = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""Opened by name, they would be written from the beginning of the file that a shell has led them to."""
+STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
+"""Other names of two of this process's streams."""
 
 
 @contextlib.contextmanager
@@ -26,7 +28,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     if _is_no_file(path):
         print(end="", flush=True)  # what was printed before comes before
-        number = STREAMS.get(str(path))
+        number = _own_stream(path)
         with naming(path), open(path if number is None else number, "wb", closefd=number is None) as stream:
             yield stream
         return
@@ -39,6 +41,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
+            if target.exists():
+                shutil.copymode(target, part)  # what others may not read stays so
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)  # which fails where nothing can be written
@@ -46,7 +50,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def _is_no_file(path: Path) -> bool:
     """Whether a device, a pipe or a socket stands there, or one of this process's own streams."""
-    return str(path) in STREAMS or path.exists() and not path.is_file() and not path.is_dir()
+    return _own_stream(path) is not None or path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _own_stream(path: Path) -> int | None:
+    """The number of a stream of this process, such as `/dev/stdout` or `/dev/fd/3`.
+
+    Opened by name, it would be written from the beginning of the file that a shell has led it to.
+    """
+    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", STREAMS.get(str(path), str(path)))
+    return int(found[1]) if found else None
 
 
 def write_text(path: Path, text: str) -> None:
