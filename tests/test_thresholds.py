@@ -767,6 +767,17 @@ def test_a_row_that_cannot_reach_its_target_neither_climbs_nor_pulls_the_others(
     assert float(jnp.nanmax(t[:, 0])) < 19 and abs(float(t[-1, 0] - t[1_500, 0])) < 1
 
 
+def test_a_row_without_impossible_proposals_may_always_rise():
+    # T lies 4 standard deviations above the level of an exponential tail, which is not yet its .99 quantile
+    threshold, rows = relbo.Quantile(0.99, every=None), jnp.arange(2)
+    state = threshold.init(2)
+    log_w = jnp.asarray([[-1.0, -2.0, -3.0, -1.0, -2.0, -3.0], [-1.0, -2.0, -3.0, -1.0, -2.0, -9.0]])
+    state = threshold.update(state, rows, jnp.full(2, 8.0), log_w.at[1, 5].set(-3.0), SOFT)
+    before = threshold.read(state, rows).t
+    t = threshold.read(threshold.update(state, rows, before, log_w, SOFT), rows).t
+    assert float(t[1] - t[0]) > 0.2, "a proposal of row 1 was rejected"
+
+
 @pytest.mark.parametrize("threshold", [relbo.Rate(0.4), relbo.Quantile(0.7, every=None)], ids=repr)
 def test_a_batch_of_all_rows_is_as_good_as_their_numbers(threshold):
     # rows that are known while the step is traced are neither gathered nor scattered

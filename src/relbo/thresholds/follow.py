@@ -228,10 +228,10 @@ def update(
     shares = jnp.where(no_share, 0, jnp.mean(share(u), axis=-1))
     error = jnp.where(jnp.isfinite(before) | no_share, (shares - target) / slope, 0)
     is_high = jnp.min(jnp.where(jnp.isneginf(log_w), jnp.inf, log_w + before[:, None]), axis=-1) > ENOUGH
-    # nor where the level is so high that what is missing is not to be had: such a row would climb for ever, and pull
-    # all others along
+    # nor where proposals are impossible and the level is so high that what is missing is not to be had: such a row
+    # would climb for ever, and pull all others along
     least = share((own.mean - 3 * spread + before)[:, None])[:, 0]
-    is_full = (own.visits > 0) & (least > ALL_BUT)
+    is_full = (own.visits > 0) & (count < size) & (least > ALL_BUT)
     error = jnp.where((is_high & seen & ~ran_out) | is_full, jnp.maximum(error, 0), error)
     gain = jnp.maximum(1 / (own.visits.astype(t.dtype) + fresh_draws / size), gains.floor)
     change = surprise * missed / total + jnp.clip(gain * error, -spread, spread)
