@@ -1,5 +1,6 @@
 """Tails that continuous weights never have, those of discrete z, and that of a proposal that fits well."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,6 +25,12 @@ def test_ties_keep_equal_weights():
     found = smoothed(log_weights)
     assert found[pair[0]] == found[pair[1]] and not np.allclose(found, log_weights - np.logaddexp.reduce(log_weights))
     assert np.isfinite(khat(log_weights))
+
+
+@pytest.mark.parametrize("dtype", [int, ml_dtypes.bfloat16, np.float16, np.float32, np.float64])
+def test_weights_of_any_type_of_number(dtype):
+    log_weights = np.random.default_rng(0).normal(0, 2, size=1_000).astype(dtype)
+    assert np.isfinite(smoothed(log_weights)).all() and not np.isinf(khat(log_weights))
 
 
 def table(num_states, seed):

@@ -64,7 +64,8 @@ def tail_of(log_weights: np.ndarray) -> Tail:
     if num_tail < MIN_TAIL or not np.isfinite(log_w[-1]):
         return nothing
     # weights that differ by rounding are equal: there is no tail to be fitted to it
-    rounding = 16 * np.finfo(given.dtype).eps * max(abs(log_w[-1]), 1.0)
+    eps = np.finfo(np.float64 if given.dtype.itemsize > 4 else np.float32).eps  # NumPy does not know that of bfloat16
+    rounding = 16 * eps * max(abs(log_w[-1]), 1.0)
     log_w = log_w - log_w[-1]
     cutoff = max(log_w[-num_tail - 1], np.log(np.finfo(np.float64).tiny))
     tail = log_w[log_w > cutoff + rounding]
