@@ -1,5 +1,6 @@
 """Draws from r after a fit, and the figures that come with them."""
 
+import functools
 import re
 import warnings
 
@@ -221,6 +222,20 @@ def test_arguments_that_do_not_fit_are_refused_in_one_sentence(change, message):
     call = {"key": jax.random.key(0), "model": programs.model, "guide": programs.guide, "params": programs.PARAMS}
     with pytest.raises(ValueError, match=re.escape(message)):
         resample(**{**call, "data": programs.X, "rate": 0.5, **change})
+
+
+def test_a_decorator_may_fill_in_arguments_and_params_may_be_those_of_more():
+    def model(scale, x):
+        numpyro.sample("x", dist.Normal(numpyro.sample("z", dist.Normal()), scale), obs=x)
+
+    @functools.wraps(model)
+    def filled(x):
+        return model(2.0, x)
+
+    found = resample(
+        jax.random.key(0), filled, lambda x: numpyro.sample("z", dist.Normal()), {"other": 1.0}, 0.3, rate=0.5
+    )
+    assert np.isfinite(found.log_evidence).all()
 
 
 def test_nan_and_impossible_draws_and_rejections_are_told_apart_by_site():

@@ -80,8 +80,8 @@ def resample(
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
     args, kwargs = data if isinstance(data, tuple) else (data,), kwargs or {}
     for what, program in (("model", model), ("guide", guide)):
-        try:
-            inspect.signature(program).bind(*args, **kwargs)
+        try:  # of what is called, not of what it wraps
+            inspect.signature(program, follow_wrapped=False).bind(*args, **kwargs)
         except TypeError as error:
             raise ValueError(f"resample: data and kwargs must be the arguments of the {what}, got {error}.") from None
     set_up(guide, args, kwargs)
@@ -140,8 +140,8 @@ def _check_params(traces: tuple[Trace, Trace], params: dict[str, Any]) -> None:
     sites = {**traces[0], **traces[1]}
     missing = [name for name, site in sites.items() if site["type"] == "param" and name not in params]
     for name in params:
-        if name not in sites:
-            refuse("resample: params", f"those of model and guide, {sorted(sites)}", name, missing or sites)
+        if missing and name not in sites:  # what is beside the whole fit is no misspelt name
+            refuse("resample: params", f"those of model and guide, {sorted(sites)}", name, missing)
     require(not missing, "resample: params", f"all of the fit, but {missing} are missing", sorted(params))
 
 
