@@ -3,6 +3,7 @@
 import functools
 import re
 import warnings
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -233,7 +234,12 @@ def test_a_decorator_may_fill_in_arguments_and_params_may_be_those_of_more():
         return model(2.0, x)
 
     found = resample(
-        jax.random.key(0), filled, lambda x: numpyro.sample("z", dist.Normal()), {"other": 1.0}, 0.3, rate=0.5
+        jax.random.key(0),
+        filled,
+        lambda x: numpyro.sample("z", dist.Normal()),
+        MappingProxyType({"other": 1.0}),
+        0.3,
+        rate=0.5,
     )
     assert np.isfinite(found.log_evidence).all()
 

@@ -4,6 +4,7 @@ The same code and the same fields as `relbo.posterior`, for a NumPyro program.
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ def resample(
     key: Array,
     model: Any,
     guide: Any,
-    params: dict[str, Any],
+    params: Mapping[str, Any],
     data: Any = (),
     *,
     rate: Any = None,
@@ -74,7 +75,8 @@ def resample(
         (50,)
     """
     checked_key(key, "resample: key")
-    require(isinstance(params, dict), "resample: params", "a dictionary, such as svi.get_params(state)", params)
+    require(isinstance(params, Mapping), "resample: params", "a dictionary, such as svi.get_params(state)", params)
+    params = dict(params)
     expected = "a tuple of the positional arguments, or the one argument; a list as that argument is ([...],)"
     require(not isinstance(data, list), "resample: data", expected, data)
     settings = settings_of(threshold, rate, acceptance, num_samples, num_draws, max_rounds, throw=throw)
