@@ -225,7 +225,7 @@ def test_arguments_that_do_not_fit_are_refused_in_one_sentence(change, message):
         resample(**{**call, "data": programs.X, "rate": 0.5, **change})
 
 
-def test_a_decorator_may_fill_in_arguments_and_params_may_be_those_of_more():
+def test_a_decorator_may_fill_in_arguments_and_a_handler_parameters_and_params_may_be_those_of_more():
     def model(scale, x):
         numpyro.sample("x", dist.Normal(numpyro.sample("z", dist.Normal()), scale), obs=x)
 
@@ -233,10 +233,13 @@ def test_a_decorator_may_fill_in_arguments_and_params_may_be_those_of_more():
     def filled(x):
         return model(2.0, x)
 
+    def guide(x):
+        numpyro.sample("z", dist.Normal(numpyro.param("m", 0.0)))
+
     found = resample(
         jax.random.key(0),
         filled,
-        lambda x: numpyro.sample("z", dist.Normal()),
+        numpyro.handlers.substitute(guide, data={"m": 0.1}),
         MappingProxyType({"other": 1.0}),
         0.3,
         rate=0.5,

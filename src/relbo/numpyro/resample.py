@@ -138,9 +138,10 @@ def _draw(
 
 
 def _check_params(traces: tuple[Trace, Trace], params: dict[str, Any]) -> None:
-    # a parameter that is not given would be what the program begins with
+    # a parameter that neither `params` nor a handler of the program's own gives is what the program begins with
     sites = {**traces[0], **traces[1]}
-    missing = [name for name, site in sites.items() if site["type"] == "param" and name not in params]
+    begun = {n: s for n, s in sites.items() if s["type"] == "param" and (not s["args"] or s["value"] is s["args"][0])}
+    missing = [name for name in begun if name not in params]
     for name in params:
         if missing and name not in sites:  # what is beside the whole fit is no misspelt name
             refuse("resample: params", f"those of model and guide, {sorted(sites)}", name, missing)

@@ -23,7 +23,7 @@ FAILURES = {
     "not a run": (("{runs}/none",), "is not a run of `relbo train`"),
     "unknown parameters": (("{runs}/vrs", "--parameters", "worst"), "best or last"),
     "unwritable": (("{runs}/vrs", "--out", "/dev/null/x"), "--out must be a directory"),
-    "rate": (("{runs}/vrs", "--rate", "1.5", *map(str, QUICK)), "rate must be"),
+    "rate": (("{runs}/vrs", "--rate", "1.5", *map(str, QUICK)), "rates must be a number in (0, 1), got 1.5"),
 }
 
 

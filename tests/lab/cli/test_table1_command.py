@@ -66,7 +66,7 @@ FAILURES = {
     "minutes of smoke": (("--minutes", "3"), "--minutes is for --preset budget"),
     "no minutes": (("--preset", "budget", "--minutes", "0"), "--minutes must be a number > 0, got 0"),
     "group of smoke": (("--group", "a"), "--group is for presets with groups (long), got it with smoke"),
-    "unknown group": (("--preset", "long", "--group", "e"), "a group must be one of a, b, c, d; got 'e'"),
+    "unknown group": (("--preset", "long", "--group", "z"), "a group must be one of a, b, c, d, e, f; got 'z'"),
     "row of another group": (("--preset", "long", "--group", "a", "--only", "rebar"), "--group a has no cell of rebar"),
     "no seed": (("--seeds", "0"), "--seeds must be an integer from 1 to 1,000, got 0"),
     "negative seed": (("--seed", "3", "--seed", "-1"), "--seed must be an integer from 0 to 999,999,999, got -1"),
