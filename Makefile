@@ -10,7 +10,7 @@ demo: .venv/.runtime
 	$(BIN)/relbo demo --out out/demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=25 --durations-min=5
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m slow
